@@ -1,0 +1,152 @@
+"""The error tree. A message names the thing and the way out; whether to try again is a type, not a flag.
+
+    FlashBootError                      reason, message; becomes a Problem on every wire
+    ├── Refused                         trying the same again is useless
+    │   ├── BadRequest                  malformed message, frame or document
+    │   ├── StaleEpoch                  a newer operator has spoken
+    │   ├── WrongNode                   desired state of another node
+    │   ├── UnknownArena                no such arena here
+    │   ├── IdentityMismatch            names the field and both values
+    │   ├── UnsupportedModel            nothing that FlashBoot may carry; before a byte moves
+    │   ├── UnsupportedEngine           another SGLang version, or the hook is not in
+    │   └── CommitRefused               the seed's arena can't be sealed
+    └── Retryable                       the same may work later, or from another parent
+        ├── NotReady                    the arena is not there yet
+        ├── InsufficientMemory          the node's budget is used up
+        ├── ParentUnreachable           no connection, or it broke
+        ├── TornFrame                   the peer's bytes make no frame
+        ├── DigestMismatch              a chunk differs from its digest
+        ├── DeadlineExceeded            a wait ran out; says on whom
+        ├── CloneFailed                 every parent failed; says why each
+        ├── SeedFailed                  the engine could not load
+        └── Checkpoint…                 a file of the checkpoint; says which
+            ├── CheckpointMissing
+            ├── CheckpointMalformed
+            ├── CheckpointIndexMissingShard
+            └── CheckpointTruncated
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flashboot_agent.wire.control import Problem, ProblemReason
+
+
+class FlashBootError(Exception):
+    """Base of all; `str()` is the message for people."""
+
+    reason: ClassVar[ProblemReason] = "Internal"
+
+    def problem(self) -> Problem:
+        return Problem(reason=self.reason, message=str(self)[:4096])
+
+
+class Refused(FlashBootError):
+    """Trying the same again is useless."""
+
+
+class Retryable(FlashBootError):
+    """The same may work later, or from another parent."""
+
+
+class BadRequest(Refused):
+    reason = "BadRequest"
+
+
+class StaleEpoch(Refused):
+    reason = "StaleEpoch"
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+    def problem(self) -> Problem:
+        return Problem(reason=self.reason, message=str(self), epoch=self.epoch)
+
+
+class WrongNode(Refused):
+    reason = "WrongNode"
+
+
+class UnknownArena(Refused):
+    reason = "UnknownArena"
+
+
+class IdentityMismatch(Refused):
+    reason = "IdentityMismatch"
+
+
+class UnsupportedModel(Refused):
+    reason = "UnsupportedModel"
+
+
+class UnsupportedEngine(Refused):
+    reason = "UnsupportedEngine"
+
+
+class CommitRefused(Refused):
+    reason = "CommitRefused"
+
+
+class NotReady(Retryable):
+    reason = "NotReady"
+
+
+class InsufficientMemory(Retryable):
+    reason = "InsufficientMemory"
+
+
+class ParentUnreachable(Retryable):
+    reason = "ParentUnreachable"
+
+
+class TornFrame(Retryable):
+    reason = "TornFrame"
+
+
+class DigestMismatch(Retryable):
+    reason = "DigestMismatch"
+
+
+class DeadlineExceeded(Retryable):
+    reason = "Timeout"
+
+
+class CloneFailed(Retryable):
+    reason = "CloneFailed"
+
+
+class SeedFailed(Retryable):
+    reason = "SeedFailed"
+
+
+class CheckpointMissing(Retryable):
+    reason = "CheckpointMissing"
+
+
+class CheckpointMalformed(Retryable):
+    reason = "CheckpointMalformed"
+
+
+class CheckpointIndexMissingShard(Retryable):
+    reason = "CheckpointIndexMissingShard"
+
+
+class CheckpointTruncated(Retryable):
+    reason = "CheckpointTruncated"
+
+
+_KNOWN: dict[str, type[FlashBootError]] = {
+    cls.reason: cls for base in (Refused, Retryable) for cls in base.__subclasses__()
+}
+
+
+def from_problem(problem: Problem) -> FlashBootError:
+    """The exception that a peer's Problem stands for."""
+    cls = _KNOWN.get(problem.reason)
+    if cls is None:
+        return FlashBootError(problem.message)
+    if cls is StaleEpoch:
+        return StaleEpoch(problem.message, problem.epoch or 0)
+    return cls(problem.message)

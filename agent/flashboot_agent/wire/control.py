@@ -1,0 +1,217 @@
+"""Operator ↔ agent: the desired state of a node, and what the node observes.
+
+The manner is that of xDS: the operator PUTs a node's *whole* desired state, the agent moves towards it on its own, and
+the operator long-polls what the agent observes. Both directions are level-triggered and idempotent, so that a lost or
+repeated message changes nothing.
+
+    PUT  /v1/desired                              body: Desired   → 200 Accepted | 409 Problem(StaleEpoch)
+    GET  /v1/observed?after=N&waitSeconds=25      → 200 Observed, as soon as counter > N, or unchanged at the deadline
+    GET  /v1/arenas/{arena}                       → 200 ObservedArena | 404 Problem(UnknownArena)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flashboot_agent.wire.base import Address, ArenaId, Digest, Name, Text, Time, Uid, WireModel
+
+Role = Literal["seed", "clone", "hold"]
+"""What a node shall do about an arena that it does not hold yet.
+
+seed: the pod `seed_pod` loads the checkpoint and commits; every other pod of this arena waits.
+clone: allocate once one of `pods` is published by the door, then pull from `parents[0]`, and on failure from the next
+       one; an empty list means "be ready and wait for a parent" (or for a seed elsewhere).
+hold: never start anything; keep the arena if it is resident (the last source of an identity, between two pods).
+A resident (sealed) arena is kept under every role.
+"""
+
+ArenaState = Literal["allocated", "seeding", "filling", "sealed"]
+"""allocated: memory is there, no byte yet. seeding: an engine writes it. filling: a clone runs. sealed: resident."""
+
+
+class Place(WireModel):
+    """A rank by its place, never by its world rank."""
+
+    pp: Annotated[int, Field(ge=0, le=4095)] = 0
+    tp: Annotated[int, Field(ge=0, le=4095)] = 0
+    ep: Annotated[int, Field(ge=0, le=4095)] = 0
+    dp: Annotated[int, Field(ge=0, le=4095)] = 0
+    draft: bool = False
+
+    def __str__(self) -> str:
+        return f"pp{self.pp}-tp{self.tp}-ep{self.ep}-dp{self.dp}" + ("-draft" if self.draft else "")
+
+
+class Peer(WireModel):
+    """A node that holds (part of) an arena and serves it."""
+
+    node: Name
+    address: Address
+
+
+class WantedArena(WireModel):
+    """One arena that the operator wants on this node."""
+
+    arena: ArenaId
+    namespace: Name
+    model_replica: Name
+    model_replica_uid: Uid
+    expected_identity: Digest
+    identity: Digest | None = None
+    """Full identity, once a seed has committed it; a clone whose parent answers with another one is refused."""
+    digest: Digest | None = None
+    """Root digest of the sealed source's bytes, once known; a parent that announces another one is refused."""
+    place: Place = Place()
+    role: Role
+    seed_pod: Uid | None = None
+    parents: Annotated[list[Peer], Field(max_length=16)] = []
+    pods: Annotated[list[Uid], Field(max_length=256)] = []
+
+
+class Desired(WireModel):
+    """The whole desired state of one node. An arena that is not listed here and that no pod uses is dropped."""
+
+    protocol: Literal[1] = 1
+    epoch: Annotated[int, Field(ge=0)]
+    """leaseTransitions of the operator that speaks; an agent refuses an epoch below the highest that it has seen."""
+    revision: Annotated[int, Field(ge=0)]
+    """Rises within an epoch; a lower revision of the same epoch is answered 409 as stale too."""
+    node: Name
+    ttl_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
+    """How long this state counts as fresh. Stale: pods keep their arenas, those that only the operator wanted go."""
+    arenas: Annotated[list[WantedArena], Field(max_length=4096)] = []
+
+
+class Accepted(WireModel):
+    epoch: int
+    revision: int
+
+
+ProblemReason = Literal[
+    "BadRequest",
+    "StaleEpoch",
+    "WrongNode",
+    "UnknownArena",
+    "IdentityMismatch",
+    "NotReady",
+    "InsufficientMemory",
+    "CheckpointMissing",
+    "CheckpointMalformed",
+    "CheckpointIndexMissingShard",
+    "CheckpointTruncated",
+    "UnsupportedModel",
+    "UnsupportedEngine",
+    "SeedFailed",
+    "CommitRefused",
+    "CloneFailed",
+    "DigestMismatch",
+    "ParentUnreachable",
+    "TornFrame",
+    "Timeout",
+    "Internal",
+]
+
+
+class Problem(WireModel):
+    """A typed refusal or a trouble, for a program (`reason`) and for a person (`message`, which says what to do)."""
+
+    reason: ProblemReason
+    message: Text
+    epoch: int | None = None
+    """With StaleEpoch: the highest epoch that the agent has seen."""
+
+
+PodPhase = Literal["published", "connected", "coming", "seeding", "attached"]
+"""published: the door mounted the socket. connected: the plug-in said hello. coming: it waits for its arena.
+seeding: it loads the checkpoint into the arena. attached: its tensors lie in a sealed arena."""
+
+
+class ObservedPod(WireModel):
+    """A pod with a door volume on this node."""
+
+    uid: Uid
+    namespace: Name
+    name: Name
+    model_replica: Name | None = None
+    arena: ArenaId | None = None
+    phase: PodPhase
+    published_at: Time
+    hello_at: Time | None = None
+    """When the engine first asked to attach."""
+    attached_at: Time | None = None
+    way: Literal["seed", "clone"] | None = None
+    problem: Problem | None = None
+    """The present trouble of this pod, gone when it is put right."""
+
+
+class Accusation(WireModel):
+    """A child's word about a parent that failed it."""
+
+    node: Name
+    problem: Problem
+    at: Time
+
+
+class ObservedArena(WireModel):
+    arena: ArenaId
+    namespace: Name
+    model_replica: Name
+    model_replica_uid: Uid
+    expected_identity: Digest
+    place: Place = Place()
+    state: ArenaState
+    way: Literal["seed", "clone"]
+    bytes: int
+    watermark: int
+    """Leading bytes that are valid and verified."""
+    identity: Digest | None = None
+    digest: Digest | None = None
+    parent: Name | None = None
+    transport: str | None = None
+    transport_reason: Text | None = None
+    created_at: Time
+    started_at: Time | None = None
+    """First byte asked for (clone) or the seed's hello (seed)."""
+    sealed_at: Time | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    refetched_chunks: int = 0
+    children: Annotated[list[Name], Field(max_length=256)] = []
+    """Nodes that pulled from this arena within the last seconds."""
+    pods: Annotated[list[Uid], Field(max_length=256)] = []
+    accusations: Annotated[list[Accusation], Field(max_length=16)] = []
+    problem: Problem | None = None
+
+
+class HostMemory(WireModel):
+    """What the node really gives; reported, never assumed."""
+
+    page_bytes: int
+    shmem_enabled: Text
+    """The selected word of /sys/kernel/mm/transparent_hugepage/shmem_enabled, or why it could not be read."""
+    huge_pages_total: int
+    huge_pages_free: int
+    huge_page_bytes: int
+    arena_pages: Text
+    """What new arenas use, e.g. "4 KiB pages: shmem_enabled is never and no huge pages are reserved"."""
+    budget_bytes: int
+    used_bytes: int
+
+
+class Observed(WireModel):
+    """All that a node knows. `counter` rises with every change; it starts anew when `instance` changes."""
+
+    protocol: Literal[1] = 1
+    node: Name
+    instance: Uid
+    version: Text
+    counter: int
+    epoch: int
+    revision: int
+    """The epoch and revision of the desired state that the agent works on."""
+    chunk_address: Address
+    memory: HostMemory
+    pods: list[ObservedPod] = []
+    arenas: list[ObservedArena] = []
