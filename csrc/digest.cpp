@@ -1,0 +1,84 @@
+#include "digest.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace flashboot {
+namespace {
+
+constexpr std::size_t kValueBytes = sizeof(std::uint64_t);
+// Leaf values that are gathered before they go into the upper level; 2 KiB of stack, whatever the size of a chunk.
+constexpr std::size_t kGather = 256;
+
+void store_little_endian(std::uint64_t value, std::byte* out) noexcept {
+  if constexpr (std::endian::native == std::endian::big) {
+    value = XXH_swap64(value);
+  }
+  std::memcpy(out, &value, kValueBytes);
+}
+
+}  // namespace
+
+std::uint64_t xxh3_64(Bytes data) noexcept { return XXH3_64bits(data.data(), data.size()); }
+
+std::uint64_t chunk_digest(Bytes chunk) noexcept {
+  std::array<std::byte, kGather * kValueBytes> values;
+  const std::size_t leaves = chunk_count(chunk.size(), kLeafBytes);
+  const auto gather = [&](std::size_t first, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t begin = (first + i) * kLeafBytes;
+      const Bytes leaf = chunk.subspan(begin, std::min(kLeafBytes, chunk.size() - begin));
+      store_little_endian(xxh3_64(leaf), values.data() + i * kValueBytes);
+    }
+  };
+  if (leaves <= kGather) {  // the usual chunk of 1 MiB, and all smaller ones: no streaming state needed
+    gather(0, leaves);
+    return XXH3_64bits(values.data(), leaves * kValueBytes);
+  }
+  XXH3_state_t upper;
+  XXH3_64bits_reset(&upper);
+  for (std::size_t first = 0; first < leaves; first += kGather) {
+    const std::size_t count = std::min(kGather, leaves - first);
+    gather(first, count);
+    XXH3_64bits_update(&upper, values.data(), count * kValueBytes);
+  }
+  return XXH3_64bits_digest(&upper);
+}
+
+void chunk_digests(Bytes data, std::size_t chunk_bytes, std::size_t threads, std::byte* out) noexcept {
+  const std::size_t count = chunk_count(data.size(), chunk_bytes);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&]() noexcept {
+    // Chunk by chunk from a shared counter: a thread that the kernel holds up keeps one chunk back, not a share.
+    for (std::size_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      const std::size_t begin = i * chunk_bytes;
+      const Bytes chunk = data.subspan(begin, std::min(chunk_bytes, data.size() - begin));
+      store_little_endian(chunk_digest(chunk), out + i * kValueBytes);
+    }
+  };
+  std::vector<std::jthread> helpers;  // joined on every way out
+  const std::size_t wanted = std::min(threads, count);
+  try {
+    for (std::size_t i = 1; i < wanted; ++i) {
+      helpers.emplace_back(work);
+    }
+  } catch (const std::system_error&) {
+    // EAGAIN under a pids limit: the threads that did start, and this one, finish the job.
+  } catch (const std::bad_alloc&) {
+    // The same.
+  }
+  work();
+}
+
+}  // namespace flashboot
