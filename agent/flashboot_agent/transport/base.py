@@ -1,6 +1,6 @@
 """The transport seam: offer an arena, pull ranges of it.
 
-Every transport passes tests/component/transport_conformance.py. The same clone loop (node/clone.py) serves all of them: it
+Every transport passes tests/component/test_transport_conformance.py. The same clone loop (node/clone.py) serves all of them: it
 asks a `Pull` for verified-by-nobody bytes in order, checks digests itself, and raises its own watermark.
 """
 
@@ -36,6 +36,7 @@ class Piece:
 
     offset: int
     nbytes: int
+    """0: nothing new; the parent answers, and its watermark stands still."""
     parent_watermark: int
 
 
@@ -74,6 +75,9 @@ class Pull(ABC):
     @abstractmethod
     def stream(self, start: int, into: memoryview) -> Iterator[Piece]:
         """Fill `into` (the whole arena) from byte `start` to the end, in order, at least two ranged requests in flight.
+
+        A Piece of 0 bytes comes after each long poll that ran out (about every second while the parent itself waits for
+        bytes), so that the caller can look at its own deadlines and at whether it is still wanted.
 
         May be called again after it ended or was abandoned, with another start (a chunk whose digest was wrong).
         Raises ParentUnreachable, TornFrame, DeadlineExceeded (the parent went silent, or its watermark stands above
