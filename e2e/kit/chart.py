@@ -1,0 +1,51 @@
+"""Install FlashBoot the way users do: `helm install`, with the images that the rack built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kit.agents import SYSTEM
+from kit.eventually import NotYet, eventually
+from kit.kubectl import Kubectl, run
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "flashboot"
+PARTS = ("agent", "holder", "door")
+
+
+class Helm:
+    def __init__(self, binary: Path, kubeconfig: Path) -> None:
+        self.binary = binary
+        self.kubeconfig = kubeconfig
+
+    def __call__(self, *arguments: str, seconds: float = 120) -> str:
+        env = {"KUBECONFIG": str(self.kubeconfig)}
+        return run([str(self.binary), *arguments], seconds=seconds, env=env)
+
+    def install(self, values: dict[str, object]) -> None:
+        """Install or upgrade the release `flashboot`; returns before its pods are ready."""
+        self(
+            "upgrade", "--install", "flashboot", str(CHART),
+            "--namespace", SYSTEM, "--create-namespace",
+            "--set-json", ",".join(f"{key}={json.dumps(value)}" for key, value in values.items()),
+        )  # fmt: skip
+
+    def uninstall(self) -> None:
+        self("uninstall", "flashboot", "--namespace", SYSTEM, "--ignore-not-found", "--wait")
+
+
+def wait_installed(kubectl: Kubectl, seconds: float = 120) -> None:
+    """Until the operator is available and every node has a ready agent, holder and door."""
+
+    def all_ready() -> None:
+        operator = kubectl.json("get", "deployment", "flashboot-operator", "-n", SYSTEM)
+        if not operator["status"].get("readyReplicas"):
+            raise NotYet("the operator is not ready")
+        for part in PARTS:
+            status = kubectl.json("get", "daemonset", f"flashboot-{part}", "-n", SYSTEM)["status"]
+            ready, wanted = status.get("numberReady", 0), status["desiredNumberScheduled"]
+            if ready < wanted or not wanted:
+                raise NotYet(f"{ready} of {wanted} {part} pods are ready")
+
+    eventually(all_ready, "FlashBoot's pods to be ready", seconds, every=0.5)

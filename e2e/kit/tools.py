@@ -1,0 +1,26 @@
+"""Where kubectl and helm are: named by the environment, else built into the cache by e2e/setup, else on the PATH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from kit.errors import KitError
+
+
+def find(tool: str) -> Path:
+    """Path of `kubectl` or `helm`.
+
+    Raises KitError, which says how to get it.
+    """
+    variable = f"FLASHBOOT_{tool.upper()}"
+    named = os.environ.get(variable)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise KitError(f"{variable}={named} is no executable file")
+        return Path(named)
+    found = shutil.which(tool)
+    if found is None:
+        raise KitError(f"{tool} is neither named by {variable} nor on the PATH; `make rack-up` builds it")
+    return Path(found)
