@@ -1,8 +1,9 @@
 """The device-memory seam: allocate, export, import, map, copy, free.
 
-Every backend passes tests/component/memory_conformance.py. `host` (memfd) is real and is what CPU nodes use; `cuda` comes
-behind the same interface. Rules that hold for all: a handle is a file descriptor that the receiver owns; memory that was
-sealed can't be changed by anyone, through any handle; freeing gives pages back once the last importer has unmapped.
+Every backend passes tests/component/test_memory_conformance.py. `host` (memfd) is real and is what CPU nodes use; `cuda`
+comes behind the same interface. Rules that hold for all: a handle is a file descriptor that the receiver owns; memory
+that was sealed can't be changed by anyone, through any handle; freeing gives pages back once the last importer has
+unmapped.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Region(ABC):
     """One arena's memory, held by this process through a handle."""
 
     nbytes: int
+    record: int
+    """File descriptor of a small memory beside the arena, kept by the holder too, in which the agent notes what the
+    arena is and how far it got (node/record.py). Closed with the region."""
 
     @abstractmethod
     def export(self, *, writable: bool) -> int:
