@@ -39,7 +39,9 @@ class FlashBootError(Exception):
     reason: ClassVar[ProblemReason] = "Internal"
 
     def problem(self) -> Problem:
-        return Problem(reason=self.reason, message=str(self)[:4096])
+        # A path from a file system may hold bytes that are no text; a message must never fail for that.
+        message = str(self).encode("utf-8", "backslashreplace").decode()
+        return Problem(reason=self.reason, message=message[:4096])
 
 
 class Refused(FlashBootError):
@@ -62,7 +64,7 @@ class StaleEpoch(Refused):
         self.epoch = epoch
 
     def problem(self) -> Problem:
-        return Problem(reason=self.reason, message=str(self), epoch=self.epoch)
+        return super().problem().model_copy(update={"epoch": self.epoch})
 
 
 class WrongNode(Refused):
