@@ -1,0 +1,187 @@
+"""ModelReplica: one model at one immutable revision, served by `spec.replicas` replicas that clone their weights.
+
+The spec. Each bound and each rule holds on both sides: the API server enforces what `crds/` says, and these models
+refuse the same, so that the operator never works on something that the API server would not have taken.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from flashboot_operator.api.base import ApiModel, camel, rules
+
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/@:+-]*$")]
+Revision = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@:+-]*$")]
+Size = Annotated[int, Field(ge=1, le=1024)]
+
+ONE_RANK = "is not supported in this version: only replicas of one rank can be cloned so far, so it must be 1"
+
+
+class Model(ApiModel):
+    """The identity of the bytes. Immutable: another model or revision is another ModelReplica."""
+
+    name: ModelName
+    """The model: a repository name such as `Qwen/Qwen3-30B-A3B`, or the path under which the engine finds it."""
+    revision: Revision
+    """The immutable revision of the model, such as a commit hash. Never a branch: replicas made at different times have
+    to get the same bytes."""
+
+
+class Group(ApiModel):
+    """How many pods make one replica."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            {
+                "rule": "self.size == 1",
+                "message": "group.size must be 1: a replica of several pods is not supported in this version",
+                "fieldPath": ".size",
+            }
+        )
+    )
+    size: Size = 1
+    """Pods per replica. Must be 1 in this version."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Group:
+        if self.size != 1:
+            raise ValueError("group.size must be 1: a replica of several pods is not supported in this version")
+        return self
+
+
+class Parallelism(ApiModel):
+    """Over how many ranks a replica is spread. All sizes must be 1 in this version."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *(
+                {"rule": f"self.{n} == 1", "message": f"parallelism.{n} {ONE_RANK}", "fieldPath": f".{n}"}
+                for n in ("tensor", "pipeline", "data", "expert")
+            )
+        )
+    )
+    tensor: Size = 1
+    """Tensor parallel size."""
+    pipeline: Size = 1
+    """Pipeline parallel size."""
+    data: Size = 1
+    """Data parallel size of the attention part."""
+    expert: Size = 1
+    """Expert parallel size."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Parallelism:
+        for name in ("tensor", "pipeline", "data", "expert"):
+            if getattr(self, name) != 1:
+                raise ValueError(f"parallelism.{name} {ONE_RANK}")
+        return self
+
+
+class Transfer(ApiModel):
+    """How weights travel from resident arenas to new replicas."""
+
+    domain_policy: Literal["RequireSame", "PreferSame", "Any"] = "PreferSame"
+    """Whether a parent has to be (RequireSame), should be (PreferSame) or need not be (Any) in the child's NVLink
+    domain, which is the node label `nvidia.com/gpu.clique`. Nodes without the label form one domain."""
+    source_egress_percent: Annotated[int, Field(ge=1, le=100)] = 50
+    """Share of a source's bandwidth that clones may use. In this version a source feeds one child at a time and is not
+    throttled beyond that; the value is kept for a later one."""
+    clone_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """How long an engine waits without progress for weights that are on their way before it fails, with a message that
+    says on whom it waited."""
+    on_mismatch: Literal["Fail", "LoadFromCheckpoint"] = "Fail"
+    """What an engine does when it cannot have a clone though it should: fail, or load the checkpoint itself."""
+
+
+class Residency(ApiModel):
+    """Copies in host memory that outlive the pods. Kept for a later version: nothing is kept beyond one source yet."""
+
+    model_config = ConfigDict(alias_generator=camel)
+    host_copies: Annotated[int, Field(ge=0, le=64)] = 0
+    """How many nodes keep a copy in host memory. Not yet in effect."""
+    host_ttl_seconds: Annotated[int, Field(ge=0, le=604800)] = 3600
+    """How long such a copy outlives the last pod. Not yet in effect."""
+
+
+class Rollout(ApiModel):
+    """How a change of the template reaches the replicas."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            {
+                "rule": "self.maxSurge > 0 || self.maxUnavailable > 0",
+                "message": "rollout.maxSurge and rollout.maxUnavailable cannot both be 0: no pod could ever be replaced",
+                "fieldPath": ".maxSurge",
+            }
+        )
+    )
+    max_surge: Annotated[int, Field(ge=0, le=4096)] = 1
+    """How many replicas more than wanted may exist while replicas are replaced."""
+    max_unavailable: Annotated[int, Field(ge=0, le=4096)] = 0
+    """How many replicas fewer than wanted may serve while replicas are replaced."""
+    progress_deadline_seconds: Annotated[int, Field(ge=1, le=86400)] = 900
+    """After this long without progress the roll-out counts as stuck (condition Stalled)."""
+
+    @model_validator(mode="after")
+    def _moves(self) -> Rollout:
+        if not self.max_surge and not self.max_unavailable:
+            raise ValueError("rollout.maxSurge and rollout.maxUnavailable cannot both be 0")
+        return self
+
+
+class Spec(ApiModel):
+    """What should be."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            {
+                "rule": "self.model == oldSelf.model",
+                "message": "model is immutable: it is the identity of the bytes. Make another ModelReplica for another model or revision",
+                "fieldPath": ".model",
+                "reason": "FieldValueForbidden",
+            },
+            {
+                "rule": "!has(self.replicas) || has(self.template)",
+                "message": "replicas needs a template: without one FlashBoot adopts pods that another workload makes, and that workload is scaled instead",
+                "fieldPath": ".replicas",
+                "reason": "FieldValueForbidden",
+            },
+            {
+                "rule": "has(self.template) == has(oldSelf.template)",
+                "message": "template can be changed, but not added or removed: it decides whether FlashBoot makes the pods or adopts them",
+                "fieldPath": ".template",
+                "reason": "FieldValueForbidden",
+            },
+        )
+    )
+    replicas: Annotated[int, Field(ge=0, le=4096)] | None = None
+    """How many replicas should serve. Leave it out under an autoscaler; FlashBoot then starts with 1. Must be left out
+    without a template."""
+    model: Model
+    """The model and its revision. Immutable."""
+    group: Group = Group()
+    """How many pods make one replica."""
+    parallelism: Parallelism = Parallelism()
+    """Over how many ranks a replica is spread."""
+    transfer: Transfer = Transfer()
+    """How weights travel."""
+    residency: Residency = Residency()
+    """What stays in memory without pods."""
+    rollout: Rollout = Rollout()
+    """How a change of the template reaches the replicas."""
+    template: Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-flashboot-schema": "pod-template"})] = None
+    """The pods, as in a Deployment. FlashBoot adds its volume, its mount, its labels, the engine's loader arguments and a
+    readiness probe to the container named `engine`, or to the first one. Without a template, FlashBoot brings arenas to
+    pods that carry the label `flashboot.io/model-replica` with this object's name."""
+
+    @model_validator(mode="after")
+    def _replicas_need_template(self) -> Spec:
+        if self.replicas is not None and self.template is None:
+            raise ValueError("replicas needs a template")
+        if self.template is not None:
+            containers = (self.template.get("spec") or {}).get("containers")
+            if not isinstance(containers, list) or not containers:
+                raise ValueError("template.spec.containers needs at least one container")
+        return self
