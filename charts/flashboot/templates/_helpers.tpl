@@ -29,13 +29,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name (.root.Chart.Version | replace
 {{- $part := index .root.Values .part -}}
 priorityClassName: {{ $part.priorityClassName }}
 {{- with $part.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
+nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $part.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
+tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $part.affinity }}
-affinity: {{ toYaml . | nindent 2 }}
+affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
