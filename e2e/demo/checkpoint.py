@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
+import struct
 import sys
 import tempfile
 import zlib
@@ -29,7 +31,7 @@ SHARDS: Final[dict[Size, int]] = {"demo": 4, "tiny": 2}
 
 def bf16_bytes(tensor: Tensor, seed: int) -> bytes:
     """The tensor's bytes, bfloat16 little-endian: uniform in ±scale, from a stream of its own (seed and name)."""
-    count = int(np.prod(tensor.shape))
+    count = math.prod(tensor.shape)
     if tensor.scale == 0.0:
         return np.full(count, 0x3F80, dtype="<u2").tobytes()  # 1.0
     bits = np.random.PCG64([seed, zlib.crc32(tensor.name.encode())]).random_raw(-(-count // 4))
@@ -40,30 +42,45 @@ def bf16_bytes(tensor: Tensor, seed: int) -> bytes:
 
 def split(wanted: list[Tensor], shards: int) -> list[list[Tensor]]:
     """Consecutive runs of about equal bytes, none empty."""
-    total = sum(int(np.prod(tensor.shape)) for tensor in wanted)
+    total = sum(math.prod(tensor.shape) for tensor in wanted)
     runs: list[list[Tensor]] = [[]]
     done = 0
     for tensor in wanted:
         if len(runs) < shards and runs[-1] and done >= total * len(runs) / shards:
             runs.append([])
         runs[-1].append(tensor)
-        done += int(np.prod(tensor.shape))
+        done += math.prod(tensor.shape)
     return runs
+
+
+def write_safetensors(path: Path, run: list[Tensor], seed: int) -> int:
+    """One shard in the published safetensors format (length, JSON header padded to 8, bytes); returns its data bytes.
+
+    Written by hand so that the file's bytes depend on nothing but this module.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in run:
+        begin, end = end, end + 2 * math.prod(tensor.shape)
+        header[tensor.name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in run:
+            file.write(bf16_bytes(tensor, seed))
+    return end
 
 
 def write_weights(folder: Path, wanted: list[Tensor], shards: int, seed: int) -> int:
     """Shards and index; returns the bytes of all tensors."""
-    from safetensors import serialize_file
-
     runs = split(wanted, shards)
     weight_map: dict[str, str] = {}
     total = 0
     for number, run in enumerate(runs, start=1):
         name = f"model-{number:05d}-of-{len(runs):05d}.safetensors"
-        content = {t.name: {"dtype": "bfloat16", "shape": list(t.shape), "data": bf16_bytes(t, seed)} for t in run}
-        serialize_file(content, str(folder / name), {"format": "pt"})
-        weight_map |= dict.fromkeys(content, name)
-        total += sum(len(entry["data"]) for entry in content.values())
+        total += write_safetensors(folder / name, run, seed)
+        weight_map |= dict.fromkeys((tensor.name for tensor in run), name)
     _write_json(
         folder / "model.safetensors.index.json",
         {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},

@@ -1,7 +1,7 @@
 """A real, small tokenizer: byte-level BPE learned from a fixed text, so that every prompt can be encoded.
 
-Byte-level means that no text is out of vocabulary. The text is generated from word lists in a fixed order, hence the same
-merges, the same files and the same ids everywhere.
+Byte-level means that no text is out of vocabulary. The text is generated from word lists in a fixed order, hence the
+same merges, the same files and the same ids everywhere.
 """
 
 from __future__ import annotations
