@@ -116,7 +116,8 @@ def structural(schema: Schema, defs: dict[str, Schema]) -> Schema:
         node["items"] = structural(node["items"], defs)
         node.setdefault("x-kubernetes-list-type", "atomic")
     if node.get("type") == "object" and isinstance(node.get("default"), dict):
-        node["default"] = {}  # Kubernetes fills in what the fields say themselves.
+        # In full: the API server runs CEL rules over a default before it fills in the fields' own.
+        node["default"] = {name: child["default"] for name, child in node["properties"].items() if "default" in child}
     if "description" in node:
         node["description"] = " ".join(node["description"].split())
     unknown = node.keys() - set(KEPT) - DROPPED

@@ -1,0 +1,176 @@
+"""A real kube-apiserver and etcd on loopback, without nodes: what the operator's own contracts are tested against."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[3]
+TOKEN = "component-test-admin"
+
+
+def binaries() -> Path | None:
+    """Folder with kube-apiserver and etcd, or None: the environment's, else the cache that `make setup` fills."""
+    if given := os.environ.get("FLASHBOOT_CONTROLPLANE_BIN"):
+        return Path(given)
+    asked = subprocess.run(
+        [sys.executable, "-m", "e2e.setup", "path", "controlplane"],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    for folder in (Path(asked.stdout.strip()), Path(asked.stdout.strip()) / "bin"):
+        if asked.returncode == 0 and (folder / "kube-apiserver").exists():
+            return folder
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class ApiError(Exception):
+    def __init__(self, code: int, body: dict[str, Any]) -> None:
+        super().__init__(f"{code}: {body.get('message')}")
+        self.code = code
+        self.body = body
+
+    @property
+    def message(self) -> str:
+        return str(self.body.get("message"))
+
+    @property
+    def fields(self) -> list[str]:
+        return [cause.get("field", "") for cause in self.body.get("details", {}).get("causes", [])]
+
+
+@dataclass
+class ApiServer:
+    """The running pair; `call` is a plain client of the test's own, so that tests do not test our client with itself."""
+
+    folder: Path
+    port: int
+    etcd_port: int
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    def call(
+        self, method: str, path: str, body: Any = None, content: str = "application/json", timeout: float = 10
+    ) -> Any:
+        import ssl
+
+        request = urllib.request.Request(self.url + path, method=method)
+        request.add_header("Authorization", f"Bearer {TOKEN}")
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            request.add_header("Content-Type", content)
+        context = ssl.create_default_context(cafile=str(self.folder / "certs" / "apiserver.crt"))
+        try:
+            with urllib.request.urlopen(request, data=data, timeout=timeout, context=context) as response:
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            try:
+                raise ApiError(error.code, json.loads(text)) from None
+            except json.JSONDecodeError:
+                raise ApiError(error.code, {"message": text.decode(errors="replace")}) from None
+
+    def create(self, path: str, body: Any) -> Any:
+        return self.call("POST", path, body)
+
+    def merge(self, path: str, body: Any) -> Any:
+        return self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def start(self, bin_folder: Path, deadline_s: float = 60) -> None:
+        logs = self.folder / "logs"
+        logs.mkdir()
+        self._spawn(
+            logs / "etcd.log",
+            [bin_folder / "etcd", f"--data-dir={self.folder / 'etcd'}", f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}",
+             f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
+             "--unsafe-no-fsync", "--log-level=error"],
+        )  # fmt: skip
+        key = self.folder / "sa.key"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=30)
+        (self.folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+        self._spawn(
+            logs / "kube-apiserver.log",
+            [bin_folder / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1",
+             "--advertise-address=127.0.0.1", f"--secure-port={self.port}", f"--cert-dir={self.folder / 'certs'}",
+             f"--token-auth-file={self.folder / 'tokens.csv'}", "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes",
+             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24",
+             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--profiling=false"],
+        )  # fmt: skip
+        end = time.monotonic() + deadline_s
+        while True:
+            try:
+                if self.call("GET", "/readyz", timeout=2) is None:
+                    raise AssertionError
+            except json.JSONDecodeError:
+                break  # /readyz answers "ok", which is no JSON.
+            except (OSError, ApiError):
+                pass
+            dead = [p.args for p in self.processes if p.poll() is not None]
+            if dead or time.monotonic() > end:
+                tail = (logs / "kube-apiserver.log").read_text()[-2000:]
+                raise RuntimeError(
+                    f"the API server is not ready after {deadline_s} s (ended: {dead}); its log ends:\n{tail}"
+                )
+            time.sleep(0.05)
+        ca = base64.b64encode((self.folder / "certs" / "apiserver.crt").read_bytes()).decode()
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1", "kind": "Config", "current-context": "test",
+                    "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
+                    "users": [{"name": "test", "user": {"token": TOKEN}}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                }
+            )
+        )  # fmt: skip
+
+    def _spawn(self, log: Path, argv: list[Any]) -> None:
+        with log.open("wb") as out:
+            self.processes.append(
+                subprocess.Popen([str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT, cwd=self.folder)
+            )
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait(timeout=20)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def launch(bin_folder: Path) -> ApiServer:
+    server = ApiServer(Path(tempfile.mkdtemp(prefix="flashboot-apiserver-")), free_port(), free_port())
+    try:
+        server.start(bin_folder)
+    except BaseException:
+        server.stop()
+        raise
+    return server

@@ -1,0 +1,59 @@
+"""Fixtures around a real API server; see apiserver.py."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, binaries, launch
+
+CRD = REPO / "crds" / "flashboot.io_modelreplicas.yaml"
+
+
+@pytest.fixture(scope="session")
+def bin_folder() -> Path:
+    folder = binaries()
+    if folder is None or not (folder / "kube-apiserver").exists():
+        pytest.fail(
+            "needs kube-apiserver and etcd: run `make setup`, or set FLASHBOOT_CONTROLPLANE_BIN to a folder that has them"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bare_api(bin_folder: Path) -> Iterator[ApiServer]:
+    """An API server without our CRD."""
+    server = launch(bin_folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def api(bare_api: ApiServer) -> ApiServer:
+    """An API server that serves our CRD."""
+    crd: dict[str, Any] = yaml.safe_load(CRD.read_text())
+    bare_api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    end = time.monotonic() + 20
+    while True:
+        try:
+            bare_api.call("GET", "/apis/flashboot.io/v1alpha1/modelreplicas")
+            return bare_api
+        except ApiError:
+            assert time.monotonic() < end, "the CRD is not served after 20 s"
+            time.sleep(0.05)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def namespace(api: ApiServer) -> str:
+    name = f"test-{next(_numbers)}"
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    return name
