@@ -1,13 +1,13 @@
 """The transport seam: offer an arena, pull ranges of it.
 
-Every transport passes tests/component/test_transport_conformance.py. The same clone loop (node/clone.py) serves all of them: it
-asks a `Pull` for verified-by-nobody bytes in order, checks digests itself, and raises its own watermark.
+Every transport passes tests/component/test_transport_conformance.py. The same clone loop (node/clone.py) serves all of
+them: it asks a `Pull` for verified-by-nobody bytes in order, checks digests itself, and raises its own watermark.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class Pull(ABC):
     meta: ArenaMeta
 
     @abstractmethod
-    def stream(self, start: int, into: memoryview) -> Iterator[Piece]:
+    def stream(self, start: int, into: memoryview) -> Generator[Piece, None, None]:
         """Fill `into` (the whole arena) from byte `start` to the end, in order, at least two ranged requests in flight.
 
         A Piece of 0 bytes comes after each long poll that ran out (about every second while the parent itself waits for
