@@ -1,0 +1,64 @@
+"""The two Python environments: `dev` (tests, lint, operator, agent) and `engine` (SGLang on a CPU).
+
+Made by a hash-pinned uv from hash-pinned requirement files. They are moved to their final place after they were made,
+so scripts in their `bin` find their interpreter by relative path (`--relocatable`), and callers use `python -m`.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from setup_env import system
+from setup_env.cache import Cache
+from setup_env.paths import ENGINE_STUB, REQUIREMENTS
+from setup_env.shell import run
+
+_UV_ENV = {"UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1"}  # trust what the machine trusts
+
+
+def ensure_uv(cache: Cache) -> Path:
+    """The uv program, installed by pip into an environment of its own."""
+    pins = REQUIREMENTS / "uv.txt"
+
+    def build(into: Path) -> None:
+        log = into / "build.log"
+        run([sys.executable, "-m", "venv", into / "venv"], log=log)
+        pip = [str(into / "venv" / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        run([*pip, "--require-hashes", "-r", pins], log=log)
+
+    return cache.entry("uv", [pins], build) / "venv" / "bin" / "uv"
+
+
+def ensure_dev(cache: Cache) -> Path:
+    """The Python of the dev environment."""
+    pins = REQUIREMENTS / "dev.txt"
+    base = system.python311()
+
+    def build(into: Path) -> None:
+        _install(cache, into, base, [["--require-hashes", "-r", str(pins)]])
+
+    return cache.entry("python-dev", [base, pins], build) / "bin" / "python"
+
+
+def ensure_engine(cache: Cache) -> Path:
+    """The Python of the engine environment: torch, SGLang, and a stub for the kernels that exist only for GPUs."""
+    full, bare = REQUIREMENTS / "engine-sglang-cpu.txt", REQUIREMENTS / "engine-sglang-cpu-nodeps.txt"
+    base = system.python311()
+
+    def build(into: Path) -> None:
+        steps = [["--require-hashes", "-r", str(full)], ["--no-deps", "--require-hashes", "-r", str(bare)]]
+        _install(cache, into, base, steps)
+        site = into / "lib" / "python3.11" / "site-packages"
+        for package in sorted(ENGINE_STUB.iterdir()):
+            if package.name != "__pycache__":
+                shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    return cache.entry("python-engine", [base, full, bare, ENGINE_STUB], build) / "bin" / "python"
+
+
+def _install(cache: Cache, into: Path, base: str, steps: list[list[str]]) -> None:
+    uv = ensure_uv(cache)
+    log = into / "build.log"
+    run([uv, "venv", "-q", "--allow-existing", "--relocatable", "--python", base, into], env=_UV_ENV, log=log)
+    for step in steps:
+        run([uv, "pip", "install", "-q", "--python", into / "bin" / "python", *step], env=_UV_ENV, log=log)
