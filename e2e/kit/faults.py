@@ -1,0 +1,88 @@
+"""Faults of the rack, each undone when its block ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from kit.agents import SYSTEM, agents
+from kit.errors import CommandFailed
+from kit.eventually import NotYet, eventually
+from kit.kubectl import Kubectl, run
+from kit.world import AWAY_LABEL, World
+from rack import network
+from rack.node import pid_of
+from rack.settings import DEFAULT_LINK_MBIT, HOST_IP
+from tests.component.proxy import ChunkProxy
+
+CHUNK_PORT = 9441
+TABLE = "flashboot_e2e"
+
+
+@contextmanager
+def away(world: World, part: str, node: str) -> Iterator[None]:
+    """No agent (or door) on a node, as if it crashed and could not come back; inside the block it is really gone."""
+    kubectl = world.kubectl
+    kubectl("label", "node", node, f"{AWAY_LABEL}={part}", "--overwrite")
+    try:
+        eventually(lambda: _gone(kubectl, part, node), f"the {part} to leave {node}", 60)
+        yield
+    finally:
+        kubectl("label", "node", node, f"{AWAY_LABEL}-")
+
+
+def _gone(kubectl: Kubectl, part: str, node: str) -> None:
+    selector = f"app.kubernetes.io/name=flashboot-{part}"
+    left = kubectl.items("pods", "-n", SYSTEM, "-l", selector, "--field-selector", f"spec.nodeName={node}")
+    if left:
+        raise NotYet(f"{left[0]['metadata']['name']} is still there")
+
+
+@contextmanager
+def slow_link(node: str, mbit: float) -> Iterator[None]:
+    """A node behind a slow link."""
+    network.set_rate(node, pid_of(node), mbit)
+    try:
+        yield
+    finally:
+        network.set_rate(node, pid_of(node), DEFAULT_LINK_MBIT)
+
+
+@contextmanager
+def byte_flipper(world: World, child: str, offset: int) -> Iterator[ChunkProxy]:
+    """The way from any parent to the agent of `child` leads through a proxy, which flips one bit of the arena's byte
+    `offset`, once. One proxy per possible parent, because the address that was meant is lost in the translation."""
+    enter = ["nsenter", "-t", str(pid_of(child)), "-n"]
+    rules = []
+    with ExitStack() as stack:
+        shared: ChunkProxy | None = None
+        for node, address in _agent_addresses(world).items():
+            if node == child:
+                continue
+            proxy = ChunkProxy(f"{address}:{CHUNK_PORT}", listen=f"{HOST_IP}:0")
+            stack.callback(proxy.close)
+            proxy.inject("flip", offset)
+            rules.append(f"ip daddr {address} tcp dport {CHUNK_PORT} dnat ip to {proxy.address}")
+            shared = proxy if shared is None else shared
+        assert shared is not None
+        chain = f"chain c {{ type nat hook prerouting priority -100; {'; '.join(rules)}; }}"
+        run([*enter, "nft", "-f", "-"], stdin=f"table ip {TABLE} {{ {chain} }}\n")
+        stack.callback(_drop_table, enter)
+        yield shared
+
+
+def _drop_table(enter: list[str]) -> None:
+    try:
+        run([*enter, "nft", "delete", "table", "ip", TABLE])
+    except CommandFailed as failed:
+        if "No such file" not in failed.stderr:
+            raise
+
+
+def _agent_addresses(world: World) -> dict[str, str]:
+    """Node → its agent's pod address."""
+    found = {}
+    for node, agent in agents(world.kubectl).items():
+        pod = world.kubectl.json("get", "pod", agent.pod, "-n", SYSTEM)
+        found[node] = pod["status"]["podIP"]
+    return found

@@ -1,0 +1,192 @@
+"""The life of one ModelReplica, from its first replica to its deletion in the middle of a clone.
+
+One story, because an engine takes half a minute to start on two cores: every chapter leaves the state that the next one
+starts from. All engines are real SGLang processes; all bytes go over the rack's network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+from flashboot_agent.wire.control import Observed, ObservedPod
+from kit.agents import SYSTEM, agents
+from kit.checkpoints import FULL, make_checkpoint
+from kit.engines import Answer, ask, first_difference
+from kit.errors import KitError
+from kit.eventually import NotYet, eventually
+from kit.faults import away, byte_flipper, slow_link
+from kit.leaks import wait_nothing_left
+from kit.world import NAMESPACE, Mrep, World, manifest, restarts
+
+STORY = True
+FLIPPED_BYTE = 5_242_881
+SOURCE_SHARE = 1.02
+
+
+@dataclass
+class Story:
+    world: World
+    mrep: Mrep
+    answer: Answer | None = None
+    """What the seed said before anything else happened."""
+    digest: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def ask_all(self) -> None:
+        """Every replica says what the seed said."""
+        assert self.answer is not None
+        for pod in self.mrep.pods():
+            said = ask(self.world.api, NAMESPACE, pod["metadata"]["name"])
+            assert first_difference(self.answer, said) is None
+
+    def occupied(self) -> set[str]:
+        return {pod["spec"]["nodeName"] for pod in self.mrep.pods()}
+
+
+@pytest.fixture(scope="module")
+def story(world: World) -> Iterator[Story]:
+    make_checkpoint(FULL)
+    mrep = Mrep.create(world, manifest("life", f"/models/{FULL}"))
+    yield Story(world, mrep)
+    world.kubectl("delete", "modelreplica", "life", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
+
+
+@pytest.mark.timeout(420)
+def test_the_first_replica_seeds(story: Story) -> None:
+    story.mrep.wait_ready(1)
+    (arena,) = story.mrep.arenas().values()
+    assert (arena.way, arena.state) == ("seed", "sealed")
+    assert arena.digest is not None
+    story.digest = arena.digest
+    (pod,) = story.mrep.pods()
+    story.answer = ask(story.world.api, NAMESPACE, pod["metadata"]["name"])
+
+
+@pytest.mark.timeout(420)
+def test_three_more_clone_and_a_flipped_bit_is_fetched_again(story: Story) -> None:
+    """No byte that differs reaches Ready, none is fetched twice needlessly, and the source gives its bytes once."""
+    seed_node = next(iter(story.mrep.arenas()))
+    child = next(node for node in story.world.nodes() if node != seed_node)
+    with byte_flipper(story.world, child, FLIPPED_BYTE):
+        story.mrep.scale(4)
+        story.mrep.wait_arenas(set(story.world.nodes()), 120)
+    arenas = story.mrep.arenas()
+    assert {arena.digest for arena in arenas.values()} == {story.digest}
+    assert {node: arena.refetched_chunks for node, arena in arenas.items()} == {
+        node: int(node == child) for node in arenas
+    }
+    source = arenas[seed_node]
+    assert source.bytes <= source.bytes_out <= SOURCE_SHARE * source.bytes
+    story.mrep.wait_ready(4)
+    story.ask_all()
+
+
+@pytest.mark.timeout(120)
+def test_two_go_and_their_arenas_with_them(story: Story) -> None:
+    story.mrep.scale(2)
+    story.mrep.wait_ready(2, 60)
+    story.mrep.wait_arenas(story.occupied())
+
+
+@pytest.mark.timeout(420)
+def test_pods_wait_for_an_agent_and_a_door_that_are_away(story: Story) -> None:
+    """Both say what they wait for; both go on by themselves."""
+    no_agent, no_door = sorted(set(story.world.nodes()) - story.occupied())
+    with ExitStack() as stack:
+        agent_away = stack.enter_context(ExitStack())
+        agent_away.enter_context(away(story.world, "agent", no_agent))
+        door_away = stack.enter_context(ExitStack())
+        door_away.enter_context(away(story.world, "door", no_door))
+        story.mrep.scale(4)
+        eventually(lambda: _waits_for_the_agent(story, no_agent), f"the pod on {no_agent} to say it waits", 120)
+        eventually(lambda: _waits_for_the_door(story, no_door), f"the pod on {no_door} to wait for its volume", 60)
+    story.mrep.wait_ready(4)
+    assert {arena.digest for arena in story.mrep.arenas().values()} == {story.digest}
+    assert all(restarts(pod) == 0 for pod in story.mrep.pods())
+    story.ask_all()
+
+
+def _waits_for_the_agent(story: Story, node: str) -> None:
+    pod = story.mrep.pod_on(node)
+    name = pod["metadata"]["name"]
+    try:
+        log = story.world.kubectl("logs", name, "-n", NAMESPACE, "-c", "engine", "--tail=200")
+    except KitError as early:
+        raise NotYet(str(early)) from early
+    if "agent" not in log or "/flashboot/agent.sock" not in log:
+        raise NotYet(f"the log of {name} ends: {log[-200:]!r}")
+
+
+def _waits_for_the_door(story: Story, node: str) -> None:
+    pod = story.mrep.pod_on(node)
+    name = pod["metadata"]["name"]
+    fields = f"involvedObject.name={name},reason=FailedMount"
+    events = story.world.kubectl.items("events", "-n", NAMESPACE, "--field-selector", fields)
+    if not any("csi.flashboot.io" in event["message"] for event in events):
+        raise NotYet(f"{name} is {pod['status'].get('phase')} without an event about its volume")
+
+
+@pytest.mark.timeout(420)
+def test_a_deleted_pod_comes_back(story: Story) -> None:
+    victim = story.mrep.pods()[0]
+    story.world.kubectl("delete", "pod", victim["metadata"]["name"], "-n", NAMESPACE, "--wait=true", seconds=60)
+    story.mrep.wait_ready(4)
+    assert victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in story.mrep.pods()}
+    assert {arena.digest for arena in story.mrep.arenas().values()} == {story.digest}
+    story.ask_all()
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_agent_finds_its_arenas_again(story: Story) -> None:
+    """The holder kept the memory: nothing is fetched again, engines reconnect and never stop serving."""
+    node = sorted(story.mrep.arenas())[0]
+    before = story.world.observed()[node]
+    killed = agents(story.world.kubectl)[node]
+    story.world.kubectl("delete", "pod", killed.pod, "-n", SYSTEM, "--grace-period=0", "--force", "--wait=true")
+
+    def holds(seen: dict[str, Observed]) -> None:
+        after = seen.get(node)
+        if after is None or after.instance == before.instance:
+            raise NotYet("the agent is not back")
+        arena = story.mrep.arenas({node: after}).get(node)
+        if arena is None or (arena.state, arena.digest) != ("sealed", story.digest):
+            raise NotYet(f"its arena is {arena and arena.state}")
+        if [pod.phase for pod in _ours(after)] != ["attached"]:
+            raise NotYet(f"its pods are {[pod.phase for pod in _ours(after)]}")
+
+    story.world.eventually_observed(f"the agent of {node} to hold its arena again", 90, holds)
+    assert all(restarts(pod) == 0 for pod in story.mrep.pods())
+    story.mrep.wait_ready(4, 60)
+    story.ask_all()
+
+
+def _ours(seen: Observed) -> list[ObservedPod]:
+    return [pod for pod in seen.pods if pod.namespace == NAMESPACE]
+
+
+@pytest.mark.timeout(300)
+def test_deletion_in_the_middle_of_a_clone_leaves_nothing(story: Story) -> None:
+    story.mrep.scale(2)
+    story.mrep.wait_ready(2, 60)
+    story.mrep.wait_arenas(story.occupied())
+    free = sorted(set(story.world.nodes()) - story.occupied())
+    with ExitStack() as stack:
+        for node in free:
+            stack.enter_context(slow_link(node, 20))
+        story.mrep.scale(4)
+        story.world.eventually_observed("two clones in their middle", 60, lambda seen: _filling(story, seen, free))
+        began = time.monotonic()
+        story.mrep.delete()
+        assert time.monotonic() - began < 30, "nothing may hold a ModelReplica that was deleted"
+        wait_nothing_left(story.world)
+
+
+def _filling(story: Story, seen: dict[str, Observed], nodes: list[str]) -> None:
+    arenas = story.mrep.arenas(seen)
+    states = {node: (arenas[node].state, arenas[node].watermark) for node in nodes if node in arenas}
+    if not any(state == "filling" and watermark > 0 for state, watermark in states.values()):
+        raise NotYet(str(states))
