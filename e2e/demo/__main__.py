@@ -6,6 +6,7 @@ import signal
 import sys
 import types
 
+from kit import checkpoints
 from kit.chart import wait_installed
 from kit.diagnose import collect
 from kit.errors import KitError
@@ -13,7 +14,7 @@ from kit.errors import KitError
 from demo import cluster as clusters
 from demo.cluster import Cluster
 from demo.scenario import Scenario
-from demo.settings import ROOT, Settings
+from demo.settings import Settings
 from demo.stages import Progress
 
 VALUES: dict[str, object] = {"image.tag": "dev", "holder.budgetMiB": 1024}
@@ -37,10 +38,9 @@ def main() -> int:
 
 
 def _run(settings: Settings, progress: Progress, found: list[Cluster]) -> int:
-    logs = settings.out / "logs"
     with progress.stage("checkpoint") as stage:
-        place = ROOT / "build" / "rack" / "models" / settings.checkpoint
-        clusters.module(stage, logs / "checkpoint.log", "demo.checkpoint", str(place), seconds=900)
+        made = checkpoints.ensure(settings.checkpoint)
+        stage.say(f"{'made' if made else 'cached'}: {checkpoints.path_of(settings.checkpoint)}")
     cluster = clusters.start(settings, progress)
     found.append(cluster)
     with progress.stage("helm install") as stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import deque
@@ -14,6 +15,7 @@ from kit.apiserver import ApiServer
 from kit.chart import Helm
 from kit.errors import CommandFailed
 from kit.kubectl import Kubectl
+from kit.modules import environment
 
 from demo.settings import ROOT, Settings
 from demo.stages import Progress, Stage
@@ -58,7 +60,13 @@ def command(stage: Stage, log: Path, argv: Sequence[str], *, seconds: float) -> 
     with (
         log.open("w") as file,
         subprocess.Popen(
-            list(argv), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            list(argv),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment()},
         ) as process,
     ):
         assert process.stdout is not None

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import hashlib
+import shutil
 from pathlib import Path
 
-from kit.kubectl import run
+from kit.modules import ROOT, run_module
 from rack.settings import MODELS
 
 FULL = "qwen3-moe-demo"
 """About 256 MiB: large enough that a clone on a slow link has a middle."""
 TINY = "qwen3-moe-tiny"
 
-ROOT = Path(__file__).resolve().parents[2]
+SIZES = {FULL: "demo", TINY: "tiny"}
+MAKERS = ("checkpoint.py", "architectures.py", "tokenizer.py")
 
 
-def make_checkpoint(name: str) -> Path:
-    """Path on this machine; on the nodes it is /srv/models/NAME, in the pods /models/NAME."""
-    path = MODELS / name
-    size = ["--tiny"] if name == TINY else []
-    env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "e2e"), str(ROOT / "agent")])}
-    run([sys.executable, "-m", "demo.checkpoint", str(path), *size], seconds=600, env=env)
-    return path
+def ensure(name: str) -> bool:
+    """Whether it had to be made. On this machine it is MODELS/name, on the nodes /srv/models/name.
+
+    A note beside it tells by which code it was made, so that a change of the maker makes it anew.
+    """
+    path, note = MODELS / name, MODELS / f".{name}.made-by"
+    stamp = hashlib.sha256()
+    for maker in MAKERS:
+        stamp.update((ROOT / "e2e" / "demo" / maker).read_bytes())
+    if path.is_dir() and note.is_file() and note.read_text() == stamp.hexdigest():
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    run_module("demo.checkpoint", str(path), "--size", SIZES[name], seconds=600)
+    note.write_text(stamp.hexdigest())
+    return True
+
+
+def path_of(name: str) -> Path:
+    return MODELS / name

@@ -7,8 +7,6 @@ descriptions are in build/e2e/logs.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +17,9 @@ from kit.apiserver import ApiServer
 from kit.chart import Helm, wait_installed
 from kit.diagnose import collect
 from kit.errors import CommandFailed
-from kit.kubectl import Kubectl, run
+from kit.kubectl import Kubectl
+from kit.modules import run_module
 from kit.world import AWAY_LABEL, NAMESPACE, World
-
-from rack.errors import RackError
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "e2e" / "logs"
@@ -72,16 +69,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def rack() -> Iterator[None]:
     """Four nodes, up; down again afterwards."""
-    up = subprocess.run(
-        [sys.executable, "-m", "rack", "up"], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
-    )
-    if up.returncode:
-        raise RackError(f"rack up failed:\n{up.stdout[-4000:]}\n{up.stderr[-4000:]}")
+    run_module("rack", "up", seconds=UP_SECONDS)
     try:
         yield
     finally:
         if not os.environ.get("KEEP"):
-            run([sys.executable, "-m", "rack", "down"], seconds=120, env=_environment())
+            run_module("rack", "down", seconds=120)
 
 
 @pytest.fixture(scope="session")
@@ -103,8 +96,3 @@ def world(rack: None, request: pytest.FixtureRequest) -> Iterator[World]:
         raise
     finally:
         api.close()
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(ROOT / "e2e"), str(ROOT / "agent")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}

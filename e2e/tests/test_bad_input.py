@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.checkpoints import TINY, make_checkpoint
+from kit import checkpoints
+from kit.checkpoints import TINY
 from kit.eventually import NotYet, eventually
 from kit.world import ENGINE_SECONDS, Mrep, World, manifest, restarts
 
@@ -118,7 +119,7 @@ class Troubled:
 
 @pytest.fixture(scope="module")
 def troubled(world: World) -> Iterator[list[Troubled]]:
-    make_checkpoint(TINY)
+    checkpoints.ensure(TINY)
     cases = [
         Troubled("no-such-model", "CheckpointMissing", "no-such-model"),
         Troubled("truncated-shard", "CheckpointTruncated", ""),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from flashboot_agent.wire.control import Observed, ObservedPod
+from kit import checkpoints
 from kit.agents import SYSTEM, agents
-from kit.checkpoints import FULL, make_checkpoint
 from kit.engines import Answer, ask, first_difference
 from kit.errors import KitError
 from kit.eventually import NotYet, eventually
@@ -49,8 +49,8 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(world: World) -> Iterator[Story]:
-    make_checkpoint(FULL)
-    mrep = Mrep.create(world, manifest("life", f"/models/{FULL}"))
+    checkpoints.ensure(checkpoints.FULL)
+    mrep = Mrep.create(world, manifest("life", f"/models/{checkpoints.FULL}"))
     yield Story(world, mrep)
     world.kubectl("delete", "modelreplica", "life", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
 
