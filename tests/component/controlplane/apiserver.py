@@ -123,7 +123,7 @@ class ApiServer:
              "--advertise-address=127.0.0.1", f"--secure-port={self.port}", f"--cert-dir={self.folder / 'certs'}",
              f"--token-auth-file={self.folder / 'tokens.csv'}", "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes",
              f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24",
-             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--profiling=false"],
+             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--profiling=false", "--allow-privileged=true"],
         )  # fmt: skip
         end = time.monotonic() + deadline_s
         while True:

@@ -1,0 +1,65 @@
+"""A real API server takes everything that the chart renders, field by field, and the examples too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kit import tools
+from kit.errors import KitError
+from kit.kubectl import Kubectl, run
+
+from tests.component.controlplane.apiserver import ApiServer
+
+ROOT = Path(__file__).resolve().parents[3]
+STRICT = ("--server-side", "--validate=strict", "--force-conflicts", "--field-manager=test")
+
+pytestmark = pytest.mark.apiserver
+
+
+@pytest.fixture(scope="module")
+def kubectl(api: ApiServer) -> Kubectl:
+    try:
+        return Kubectl(tools.find("kubectl"), api.kubeconfig)
+    except KitError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def rendered() -> str:
+    try:
+        helm = tools.find("helm")
+    except KitError as missing:
+        pytest.skip(str(missing))
+    chart = str(ROOT / "charts" / "flashboot")
+    return run([str(helm), "template", "fb", chart, "-n", "flashboot-chart", "--kube-version=1.36.3"])
+
+
+def test_every_object_of_the_chart_is_accepted(kubectl: Kubectl, rendered: str) -> None:
+    kubectl("create", "namespace", "flashboot-chart")
+    said = kubectl("apply", *STRICT, "-f", "-", stdin=rendered)
+    assert "daemonset.apps/flashboot-door serverside-applied" in said
+    assert "csidriver.storage.k8s.io/csi.flashboot.io serverside-applied" in said
+
+
+def test_the_operator_pod_fits_a_restricted_namespace(kubectl: Kubectl) -> None:
+    """As Pod Security itself judges: a warning names each field that breaks the standard."""
+    template = kubectl.json("get", "deployment", "flashboot-operator", "-n", "flashboot-chart")["spec"]["template"]
+    kubectl("create", "namespace", "restricted-check")
+    kubectl("label", "namespace", "restricted-check", "pod-security.kubernetes.io/enforce=restricted")
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "operator", "namespace": "restricted-check"},
+        "spec": {key: value for key, value in template["spec"].items() if key != "serviceAccountName"},
+    }
+    kubectl.apply(json.dumps(pod))
+
+
+def test_examples_are_accepted_as_they_are(kubectl: Kubectl) -> None:
+    said = [
+        kubectl("apply", *STRICT, "-f", str(ROOT / "examples" / name)) for name in ("modelreplica.yaml", "hpa.yaml")
+    ]
+    assert "modelreplica.flashboot.io/qwen3-moe serverside-applied" in said[0]
+    assert "horizontalpodautoscaler.autoscaling/qwen3-moe serverside-applied" in said[1]
