@@ -1,0 +1,53 @@
+"""Write the door's protobuf modules, or with --check only say whether they are what the .proto files give.
+
+Needs grpcio-tools as pinned in requirements/dev.txt: the generated files name the compiler's version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "agent/flashboot_agent/door/proto"
+
+
+def generate(into: Path) -> list[Path]:
+    """Compile all .proto files of FOLDER; returns the files written, sorted."""
+    from grpc_tools import protoc
+
+    sources = sorted(path.name for path in FOLDER.glob("*.proto"))
+    well_known = resources.files("grpc_tools") / "_proto"
+    command = ["protoc", f"-I{FOLDER}", f"-I{well_known}", f"--python_out={into}", f"--pyi_out={into}", *sources]
+    if protoc.main(command) != 0:
+        raise SystemExit("protoc failed; its message is above")
+    return sorted(into.glob("*_pb2.py*"))
+
+
+def stale() -> list[str]:
+    """Names of files that are not what the .proto files give, with what is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = {path.name: path.read_bytes() for path in generate(Path(folder))}
+    there = {path.name: path.read_bytes() for path in FOLDER.glob("*_pb2.py*")}
+    return [
+        f"{name}: {'missing' if name not in there else 'left over' if name not in wanted else 'differs'}"
+        for name in sorted(wanted.keys() | there.keys())
+        if wanted.get(name) != there.get(name)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
+    if not parser.parse_args().check:
+        for path in generate(FOLDER):
+            print(path.name)
+    elif problems := stale():
+        print("run tools/generate_protos.py:", *problems, sep="\n  ", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
