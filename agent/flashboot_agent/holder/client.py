@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import socket
@@ -64,8 +65,9 @@ class HolderClient:
             return None
 
     def put(self, arena: str, nbytes: int, data: int, record: int) -> None:
-        """Deposit duplicates. Raises ArenaExists when the holder has it after all."""
-        self._call({"op": "put", "arena": arena, "bytes": nbytes}, fds=[data, record])
+        """Deposit duplicates; does nothing when the holder has the arena after all."""
+        with contextlib.suppress(ArenaExists):
+            self._call({"op": "put", "arena": arena, "bytes": nbytes}, fds=[data, record])
 
     def drop(self, arena: str) -> None:
         self._call({"op": "drop", "arena": arena})

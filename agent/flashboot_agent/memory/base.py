@@ -1,9 +1,9 @@
 """The device-memory seam: allocate, export, import, map, copy, free.
 
-Every backend passes tests/component/test_memory_conformance.py. `host` (memfd) is real and is what CPU nodes use; `cuda`
-comes behind the same interface. Rules that hold for all: a handle is a file descriptor that the receiver owns; memory
-that was sealed can't be changed by anyone, through any handle; freeing gives pages back once the last importer has
-unmapped.
+Every backend passes tests/component/test_memory_conformance.py. `host` (memfd) is real and is what CPU nodes use;
+`cuda` comes behind the same interface. Rules that hold for all: a handle is a file descriptor that the receiver owns;
+memory that was sealed can't be changed by anyone, through any handle; freeing gives pages back once the last importer
+has unmapped.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Mapping(ABC):
 class Region(ABC):
     """One arena's memory, held by this process through a handle."""
 
+    arena: str
     nbytes: int
     record: int
     """File descriptor of a small memory beside the arena, kept by the holder too, in which the agent notes what the
@@ -79,3 +80,11 @@ class DeviceMemory(ABC):
     @abstractmethod
     def free(self, arena: str) -> None:
         """Forget it in the holder; idempotent. Pages go once the last handle and mapping are gone."""
+
+    @abstractmethod
+    def inventory(self) -> list[str]:
+        """Names of all arenas that the holder keeps."""
+
+    @abstractmethod
+    def deposit(self, region: Region) -> None:
+        """Give the holder this process's handles of a region that it lost when it restarted; idempotent."""

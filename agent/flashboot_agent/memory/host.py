@@ -38,6 +38,10 @@ class Keeper(Protocol):
 
     def drop(self, arena: str) -> None: ...
 
+    def put(self, arena: str, nbytes: int, data: int, record: int) -> None: ...
+
+    def inventory(self) -> dict[str, int]: ...
+
 
 class HostMapping(Mapping):
     """An mmap of the whole arena."""
@@ -133,3 +137,11 @@ class HostMemoryBackend(DeviceMemory):
 
     def free(self, arena: str) -> None:
         self._keeper.drop(arena)
+
+    def inventory(self) -> list[str]:
+        return list(self._keeper.inventory())
+
+    def deposit(self, region: Region) -> None:
+        if not isinstance(region, HostRegion):
+            raise TypeError(f"{region.arena} is not host memory")
+        self._keeper.put(region.arena, region.nbytes, region.fd, region.record)

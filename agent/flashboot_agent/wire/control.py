@@ -28,7 +28,8 @@ A resident (sealed) arena is kept under every role.
 """
 
 ArenaState = Literal["allocated", "seeding", "filling", "sealed"]
-"""allocated: memory is there, no byte yet. seeding: an engine writes it. filling: a clone runs. sealed: resident."""
+"""allocated: memory is there, no byte yet; with `bytes` 0 a clone that has not learned its size from a parent yet.
+seeding: an engine writes it. filling: a clone runs. sealed: resident."""
 
 
 class Place(WireModel):

@@ -1,0 +1,228 @@
+"""The agent: one level-triggered round that moves the node towards what should be, woken by each change and each tick.
+
+A round: who is here (the door's files) → who is served → which clones run → which arenas go. Blocking work runs in
+threads; a round never waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+from aiohttp import web
+
+from flashboot_agent.core.errors import FlashBootError, NotReady, UnknownArena
+from flashboot_agent.holder.client import HolderClient
+from flashboot_agent.memory.host import HostMemoryBackend
+from flashboot_agent.node import rules, store
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.board import Board
+from flashboot_agent.node.clone import Clone, CloneDone
+from flashboot_agent.node.desired import DesiredState
+from flashboot_agent.node.http import application
+from flashboot_agent.node.logs import Log
+from flashboot_agent.node.metrics import Metrics
+from flashboot_agent.node.pods import PodTable, read_published
+from flashboot_agent.node.settings import Settings
+from flashboot_agent.node.sockets import PodSockets
+from flashboot_agent.node.state import NodeState
+from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.node.watch import FolderWatch
+from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
+from flashboot_agent.transport.choose import choose
+from flashboot_agent.wire.base import now
+from flashboot_agent.wire.control import WantedArena
+
+log = Log(__name__)
+
+Serve = Callable[[ArenaCatalog], Server]
+
+
+class Agent:
+    """Made and run inside one event loop."""
+
+    def __init__(self, settings: Settings, transports: Sequence[Transport], serve: Serve) -> None:
+        board = Board()
+        holder = HolderClient(settings.holder_socket)
+        self.node = NodeState(
+            settings=settings,
+            board=board,
+            store=ArenaStore(HostMemoryBackend(holder), board, revoke_seconds=settings.revoke_seconds),
+            holder=holder,
+            pods=PodTable(settings.state, board),
+            desired=DesiredState(settings.node, settings.state),
+        )
+        self._transports = transports
+        self._serve = serve
+        self._server: Server | None = None
+        self._sockets = PodSockets(self.node)
+        self._metrics = Metrics(self.node)
+        self._wake = asyncio.Event()
+        self._why_not_ready: str | None = "the agent has not finished its first round"
+        self._recovered = False
+        self._dropping: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Arenas stay with the holder."""
+        node, settings = self.node, self.node.settings
+        node.board.bind(asyncio.get_running_loop())
+        node.board.listen(self._wake.set)
+        node.desired.load(now())
+        node.pods.load()
+        self._server = await asyncio.to_thread(self._serve, node.store)
+        node.chunk_address = self._server.address
+        runner = web.AppRunner(application(node, self._metrics, lambda: self._why_not_ready), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, settings.bind, settings.http_port).start()
+        watch = FolderWatch([settings.meta, settings.pods], self._wake.set)
+        log.info("agent serving", http=f"{settings.bind}:{settings.http_port}", chunks=node.chunk_address)
+        keeper = asyncio.create_task(self._keep_holder())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                watch.watch()
+                self._round()
+                waiting = asyncio.create_task(self._wake.wait())
+                await asyncio.wait({waiting, stopped}, timeout=settings.tick_seconds, return_when="FIRST_COMPLETED")
+                waiting.cancel()
+        finally:
+            keeper.cancel()
+            stopped.cancel()
+            watch.close()
+            await self._sockets.close()
+            for clone in node.clones.values():
+                clone.cancel()
+            await asyncio.to_thread(self._end_threads)
+            await runner.cleanup()
+            log.info("agent ended")
+
+    def _round(self) -> None:
+        node = self.node
+        known = {pod.uid: pod.meta for pod in node.pods}
+        _, gone = node.pods.update(read_published(node.settings.meta, known))
+        for pod in gone:
+            self._sockets.end(pod)
+        for pod in node.pods:
+            self._sockets.serve(pod)
+        if not self._recovered:
+            return
+        users, attached = node.users(), node.attached()
+        for arena in node.store.all():
+            held = rules.Held(arena.state, arena.name in attached, arena.name in users)
+            if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
+                self._drop(arena.name, "no published pod uses it and no fresh desired state lists it")
+        self._clones(users)
+
+    def _clones(self, users: dict[str, list[str]]) -> None:
+        """Start, feed and end clones."""
+        node = self.node
+        wanted_here: dict[str, WantedArena] = {}
+        for wanted in node.desired.current.arenas if node.desired.current else []:
+            arena = node.store.get(wanted.arena)
+            if rules.clones(wanted, arena.state if arena else None, used=wanted.arena in users):
+                wanted_here[wanted.arena] = wanted
+        for name, clone in list(node.clones.items()):
+            if name in wanted_here and clone.alive:
+                clone.update(wanted_here[name])
+            elif not clone.alive:
+                del node.clones[name]
+            else:
+                self._drop(name, "the clone is no longer wanted")
+        for name, wanted in wanted_here.items():
+            if name not in node.clones and name not in self._dropping:
+                clone = node.clones[name] = Clone(
+                    wanted,
+                    node.store,
+                    lambda peer: choose(self._transports, peer),
+                    node.settings,
+                    notify=node.board.changed,
+                    done=self._cloned,
+                )
+                log.info("clone started", arena=name, parents=[parent.node for parent in wanted.parents])
+                clone.start()
+
+    def _drop(self, name: str, why: str) -> None:
+        """End its clone, free its memory; in a thread, once at a time."""
+        if name in self._dropping:
+            return
+        self._dropping.add(name)
+        clone = self.node.clones.pop(name, None)
+        if clone is not None:
+            clone.cancel()
+
+        def drop() -> None:
+            if clone is not None and not clone.join(self.node.settings.connect_seconds + 2):
+                log.error("clone does not end", arena=name)
+            self.node.store.drop(name, why)
+
+        self._background(self._dropped(name, drop))
+
+    async def _dropped(self, name: str, drop: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(drop)
+        except FlashBootError as error:  # no holder: its memory is freed by `clean` once it is back
+            log.warning("arena not freed yet", arena=name, why=str(error))
+        finally:
+            self._dropping.discard(name)
+            self.node.board.changed()
+
+    def _cloned(self, done: CloneDone) -> None:
+        self._metrics.cloned(done)
+
+    async def _keep_holder(self) -> None:
+        """Reach the holder, give it back what it lost, free what nobody knows."""
+        node = self.node
+        while True:
+            try:
+                stats = await asyncio.to_thread(node.holder.stats)
+                if not self._recovered:
+                    await asyncio.to_thread(node.store.recover)
+                    self._recovered = True
+                    for arena in node.store.all():
+                        if arena.state == "sealed":
+                            self._background(self._verify(arena))
+                elif node.stats is None or node.stats.instance != stats.instance:
+                    await asyncio.to_thread(node.store.deposit_all)
+                await asyncio.to_thread(node.store.clean)
+                changed = node.stats != stats
+                node.stats = stats
+                self._ready(None)
+                if changed:
+                    node.board.changed()
+            except FlashBootError as error:
+                if node.stats is not None:
+                    node.stats = None
+                    node.board.changed()
+                self._ready(f"{error.reason}: {error}")
+            await asyncio.sleep(node.settings.tick_seconds)
+
+    async def _verify(self, arena: Arena) -> None:
+        """After a restart: are the bytes still what the record says? A sealed arena can't change, so this guards
+        against a fault of ours."""
+        try:
+            right = await asyncio.to_thread(store.verify_all, arena, 1)
+        except (UnknownArena, NotReady):
+            return
+        if right:
+            log.info("arena verified", arena=arena.name)
+        else:
+            log.error("arena differs from its digests", arena=arena.name)
+            self._drop(arena.name, "its bytes differ from its digests")
+
+    def _ready(self, why_not: str | None) -> None:
+        if why_not != self._why_not_ready:
+            self._why_not_ready = why_not
+            log.info("ready" if why_not is None else "not ready", why=why_not)
+
+    def _background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end_threads(self) -> None:
+        for clone in self.node.clones.values():
+            clone.join(self.node.settings.connect_seconds + 2)
+        if self._server is not None:
+            self._server.close()

@@ -1,0 +1,128 @@
+"""The control API (wire/control.py), health and metrics over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from flashboot_agent.core.errors import (
+    BadRequest,
+    FlashBootError,
+    InsufficientMemory,
+    NotReady,
+    StaleEpoch,
+    UnknownArena,
+    WrongNode,
+)
+from flashboot_agent.node.desired import error_text
+from flashboot_agent.node.logs import Log
+from flashboot_agent.node.metrics import Metrics
+from flashboot_agent.node.observe import observed, observed_arena
+from flashboot_agent.node.state import NodeState
+from flashboot_agent.wire.base import WireModel
+from flashboot_agent.wire.control import Desired, Problem
+
+log = Log(__name__)
+
+MAX_BODY: Final = 16 << 20
+MOST_WAIT_SECONDS: Final = 60.0
+STATUS: Final[dict[type[FlashBootError], int]] = {
+    BadRequest: 400,
+    UnknownArena: 404,
+    StaleEpoch: 409,
+    WrongNode: 409,
+    NotReady: 503,
+    InsufficientMemory: 507,
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application(node: NodeState, metrics: Metrics, not_ready: Callable[[], str | None]) -> web.Application:
+    """`not_ready()` says why this agent is not ready, or None."""
+    control = _Control(node, metrics, not_ready)
+    app = web.Application(middlewares=[_problems], client_max_size=MAX_BODY)
+    app.add_routes(
+        [
+            web.put("/v1/desired", control.put_desired),
+            web.get("/v1/observed", control.get_observed),
+            web.get("/v1/arenas/{arena}", control.get_arena),
+            web.get("/healthz", control.healthz),
+            web.get("/readyz", control.readyz),
+            web.get("/metrics", control.metrics),
+        ]
+    )
+    return app
+
+
+class _Control:
+    def __init__(self, node: NodeState, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._not_ready = not_ready
+
+    async def put_desired(self, request: web.Request) -> web.StreamResponse:
+        try:
+            desired = Desired.model_validate_json(await request.read())
+        except ValidationError as error:
+            raise BadRequest(error_text(error)) from error
+        before = self._node.desired.current
+        accepted = self._node.desired.accept(desired)
+        if before is None or before != desired:
+            log.info("desired state taken", epoch=desired.epoch, revision=desired.revision, arenas=len(desired.arenas))
+            self._node.board.changed()
+        return _json(accepted)
+
+    async def get_observed(self, request: web.Request) -> web.StreamResponse:
+        after = _number(request, "after", -1)
+        seconds = min(float(_number(request, "waitSeconds", 0)), MOST_WAIT_SECONDS)
+        if after <= self._node.board.counter:  # else it speaks of another instance, and is told at once
+            await self._node.board.wait(after, seconds)
+        return _json(observed(self._node))
+
+    async def get_arena(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["arena"]
+        arena = self._node.store.get(name)
+        if arena is None:
+            raise UnknownArena(f"{name} is not on node {self._node.settings.node}")
+        return _json(observed_arena(arena, self._node.clones.get(name), self._node.users()))
+
+    async def healthz(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _: web.Request) -> web.StreamResponse:
+        why = self._not_ready()
+        return web.Response(text="ok\n") if why is None else web.Response(status=503, text=why + "\n")
+
+    async def metrics(self, _: web.Request) -> web.StreamResponse:
+        body = self._metrics.text()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal is a Problem, the framework's own ones included."""
+    try:
+        return await handler(request)
+    except FlashBootError as error:
+        return _json(error.problem(), STATUS.get(type(error), 500))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        message = f"{request.method} {request.path}: {error.reason}"
+        return _json(Problem(reason="BadRequest", message=message[:4096]), error.status)
+
+
+def _json(message: WireModel, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=message.to_json(), content_type="application/json")
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequest(f"{name} is not a whole number: {text[:100]!r}") from None

@@ -1,0 +1,70 @@
+"""What this node observes, as one message for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from flashboot_agent.memory.probe import HostFacts, probe, report
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.clone import Clone
+from flashboot_agent.node.state import NodeState
+from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena
+
+
+def own_version() -> str:
+    try:
+        return version("flashboot")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observed:
+    users = node.users()
+    held = node.store.all()
+    arenas = [observed_arena(arena, node.clones.get(arena.name), users) for arena in held]
+    names = {arena.name for arena in held}
+    arenas += [waiting(clone, users) for name, clone in node.clones.items() if name not in names]
+    return Observed(
+        node=node.settings.node,
+        instance=node.instance,
+        version=own_version(),
+        counter=node.board.counter,
+        epoch=node.desired.epoch,
+        revision=node.desired.revision,
+        chunk_address=node.chunk_address,
+        memory=memory(node, facts),
+        pods=[pod.observed(wanted.arena if (wanted := node.wanted_by(pod)) else None) for pod in node.pods],
+        arenas=sorted(arenas, key=lambda arena: arena.arena),
+    )
+
+
+def observed_arena(arena: Arena, clone: Clone | None, users: dict[str, list[str]]) -> ObservedArena:
+    seen = arena.observed(users.get(arena.name, []))
+    return seen if clone is None else seen.model_copy(update={"accusations": clone.accusations})
+
+
+def waiting(clone: Clone, users: dict[str, list[str]]) -> ObservedArena:
+    """A clone that knows no size yet: bytes are 0."""
+    wanted = clone.wanted
+    return ObservedArena(
+        arena=wanted.arena,
+        namespace=wanted.namespace,
+        model_replica=wanted.model_replica,
+        model_replica_uid=wanted.model_replica_uid,
+        expected_identity=wanted.expected_identity,
+        place=wanted.place,
+        state="allocated",
+        way="clone",
+        bytes=0,
+        watermark=0,
+        created_at=clone.created_at,
+        pods=users.get(wanted.arena, [])[:256],
+        accusations=clone.accusations,
+        problem=clone.problem,
+    )
+
+
+def memory(node: NodeState, facts: Callable[[], HostFacts]) -> HostMemory:
+    stats = node.stats
+    return report(facts(), stats.budget_bytes if stats else 0, stats.used_bytes if stats else 0)

@@ -1,0 +1,150 @@
+"""The record beside an arena: what it is and how far it got, written so that a kill at any instant leaves it readable.
+
+    byte 0        magic
+    byte 64…      five counters (unsigned 64-bit, native order), each written in one aligned store
+    4 KiB, 2 MiB  two slots for the header (JSON): generation, length, checksum, text; the older one is overwritten
+    4 MiB…        the layout document, then the chunk digests; written before the header that tells their sizes
+
+The memory dies with the machine, so only the death of the process matters: a store of eight bytes is never torn by it,
+a longer write may be. Holds always: the header names documents only after they are complete, and the watermark counts
+bytes that were verified against the digests which the header names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from enum import IntEnum
+from typing import Final, Literal
+
+from pydantic import ConfigDict, ValidationError
+
+from flashboot_agent.core import digest
+from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
+from flashboot_agent.wire.control import ArenaState, Place
+
+MAGIC: Final = b"FBRECRD1"
+COUNTERS: Final = 64
+SLOTS: Final = (4096, 2 << 20)
+SLOT_BYTES: Final = 1 << 20
+DOCUMENTS: Final = 4 << 20
+HEAD: Final = struct.Struct("<QQ8s")
+
+
+class Counter(IntEnum):
+    """Which of the words at COUNTERS."""
+
+    WATERMARK = 0
+    """Leading bytes that are verified."""
+    RECEIVED = 1
+    """Leading bytes that were received; at most one chunk above the watermark."""
+    BYTES_IN = 2
+    BYTES_OUT = 3
+    REFETCHED = 4
+
+
+class ArenaRecord(WireModel):
+    """The header. Fields of a later version are ignored, so that a rolled-back agent keeps what it can."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: Literal[1] = 1
+    arena: ArenaId
+    namespace: Name
+    model_replica: Name
+    model_replica_uid: Uid
+    expected_identity: Digest
+    place: Place = Place()
+    way: Literal["seed", "clone"]
+    state: ArenaState
+    bytes: int
+    seed_pod: Uid | None = None
+    identity: Digest | None = None
+    digest: Digest | None = None
+    created_at: Time
+    started_at: Time | None = None
+    sealed_at: Time | None = None
+    layout_bytes: int = 0
+    layout_digest: Digest | None = None
+    digests_bytes: int = 0
+
+
+class RecordDamaged(Exception):
+    """The record can't be believed; the arena is dropped and made anew."""
+
+
+class RecordFile:
+    """A record memfd. Belongs to the arena's region, which closes the descriptor. One writer at a time."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._generation = 0
+
+    def save(self, record: ArenaRecord) -> None:
+        """Replace the header."""
+        text = record.to_json()
+        if len(text) > SLOT_BYTES - HEAD.size:
+            raise ValueError(f"the record of {record.arena} has {len(text)} bytes; a slot takes {SLOT_BYTES}")
+        self._generation += 1
+        head = HEAD.pack(self._generation, len(text), _checksum(self._generation, text))
+        _write(self._fd, head + text, SLOTS[self._generation % 2])
+        _write(self._fd, MAGIC, 0)
+
+    def load(self) -> ArenaRecord:
+        """The newest whole header. Raises RecordDamaged."""
+        if os.pread(self._fd, len(MAGIC), 0) != MAGIC:
+            raise RecordDamaged("it was never written")
+        generation, text = max((self._slot(offset) for offset in SLOTS), key=lambda slot: slot[0])
+        if generation == 0:
+            raise RecordDamaged("neither slot is whole")
+        self._generation = generation
+        try:
+            return ArenaRecord.model_validate_json(text)
+        except ValidationError as error:
+            raise RecordDamaged(f"it has another form: {error}") from error
+
+    def save_documents(self, layout: bytes, digests: bytes) -> None:
+        """Write both; the caller saves a header without documents before, and one that tells the sizes after."""
+        _write(self._fd, layout, DOCUMENTS)
+        _write(self._fd, digests, DOCUMENTS + len(layout))
+
+    def load_documents(self, record: ArenaRecord) -> tuple[bytes, bytes]:
+        """Layout and chunk digests, checked against the header. Raises RecordDamaged."""
+        layout = os.pread(self._fd, record.layout_bytes, DOCUMENTS)
+        digests = os.pread(self._fd, record.digests_bytes, DOCUMENTS + record.layout_bytes)
+        if document_digest(layout) != record.layout_digest:
+            raise RecordDamaged("the layout document differs from its digest")
+        if len(digests) != 8 * digest.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
+            raise RecordDamaged("the chunk digests differ from the root digest")
+        return layout, digests
+
+    def set(self, counter: Counter, value: int) -> None:
+        os.pwrite(self._fd, struct.pack("=Q", value), COUNTERS + 8 * counter)
+
+    def get(self, counter: Counter) -> int:
+        value: int = struct.unpack("=Q", os.pread(self._fd, 8, COUNTERS + 8 * counter))[0]
+        return value
+
+    def _slot(self, offset: int) -> tuple[int, bytes]:
+        """(generation, text), or (0, b"") when the slot is torn or empty."""
+        generation, length, checksum = HEAD.unpack(os.pread(self._fd, HEAD.size, offset))
+        if not 0 < length <= SLOT_BYTES - HEAD.size:
+            return 0, b""
+        text = os.pread(self._fd, length, offset + HEAD.size)
+        return (generation, text) if _checksum(generation, text) == checksum else (0, b"")
+
+
+def document_digest(document: bytes) -> str:
+    return "sha256:" + hashlib.sha256(document).hexdigest()
+
+
+def _checksum(generation: int, text: bytes) -> bytes:
+    return hashlib.blake2b(generation.to_bytes(8, "little") + text, digest_size=8).digest()
+
+
+def _write(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)

@@ -1,0 +1,351 @@
+"""One conversation with one plug-in over its pod's socket (wire/attach.py). Lives as long as the connection.
+
+    new ──hello──► waiting ──sealed──► served            (ready; attached, problem, clear)
+                      └──elected──► asked ──allocate──► writing ──commit──► served
+    another identity: refused, and open for `problem` and `clear` only
+
+Holds always: a message out of order, malformed or torn is refused, ends the connection and changes nothing; an arena
+whose seed goes before its commit is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from flashboot_agent.core import digest
+from flashboot_agent.core.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    FlashBootError,
+    NotReady,
+    UnknownArena,
+)
+from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.node import documents, rules
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.desired import error_text
+from flashboot_agent.node.logs import Log
+from flashboot_agent.node.packets import Packet, PacketSocket
+from flashboot_agent.node.pods import Pod
+from flashboot_agent.node.state import NodeState
+from flashboot_agent.transport.base import ArenaMeta
+from flashboot_agent.wire import attach
+from flashboot_agent.wire.base import WireModel, now
+from flashboot_agent.wire.control import Place, WantedArena
+
+log = Log(__name__)
+
+Step = Literal["new", "waiting", "asked", "writing", "served", "refused"]
+
+
+class Session:
+    """Run by `serve`, one task."""
+
+    def __init__(self, node: NodeState, pod: Pod, socket: PacketSocket) -> None:
+        self._node = node
+        self._pod = pod
+        self._socket = socket
+        self._inbox: asyncio.Queue[Packet | BadRequest | None] = asyncio.Queue(maxsize=16)
+        self._step: Step = "new"
+        self._hello: attach.Hello | None = None
+        self._served = ""
+        """The arena that this plug-in got."""
+        self.seeding: str | None = None
+        """The arena that this plug-in writes."""
+
+    @property
+    def pod(self) -> Pod:
+        return self._pod
+
+    async def serve(self) -> None:
+        reader = asyncio.create_task(self._read())
+        self._node.sessions.add(self)
+        try:
+            await self._converse()
+        except FlashBootError as error:
+            await self._refuse(error)
+        except OSError as error:
+            log.info("plug-in gone", pod=self._pod.uid, why=str(error))
+        finally:
+            reader.cancel()
+            while not self._inbox.empty():
+                if isinstance(packet := self._inbox.get_nowait(), Packet):
+                    packet.close()
+            self._socket.close()
+            self._node.sessions.discard(self)
+            if not any(session.pod is self._pod for session in self._node.sessions):
+                self._node.pods.phase(self._pod, "published")
+            self._node.board.changed()  # a half seed is dropped by the next round
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                try:
+                    packet: Packet | BadRequest | None = await self._socket.receive()
+                except BadRequest as error:
+                    packet = error
+                await self._inbox.put(packet)
+                if not isinstance(packet, Packet):
+                    return
+        except OSError:
+            await self._inbox.put(None)
+
+    async def _converse(self) -> None:
+        settings = self._node.settings
+        counter = self._node.board.counter
+        while True:
+            seconds = {"new": settings.hello_seconds, "waiting": settings.coming_seconds}.get(self._step)
+            packet = await self._next(counter, seconds)
+            counter = self._node.board.counter
+            if isinstance(packet, BadRequest):
+                raise packet
+            if packet == "end":
+                return
+            if isinstance(packet, Packet):
+                try:
+                    await self._handle(packet)
+                finally:
+                    packet.close()
+            elif self._step == "new":
+                raise DeadlineExceeded(f"pod {self._pod.uid}: no hello within {settings.hello_seconds:.0f} s")
+            if self._step == "waiting":
+                await self._answer()
+
+    async def _next(self, counter: int, seconds: float | None) -> Packet | BadRequest | Literal["end"] | None:
+        """The next packet; None after `seconds`, or when something changed while we wait for the arena."""
+        get = asyncio.create_task(self._inbox.get())
+        waits: set[asyncio.Task[object]] = {get}
+        if self._step == "waiting":
+            waits.add(asyncio.create_task(self._news(counter)))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if get.done():
+                packet = get.result()
+                return "end" if packet is None else packet
+            return None
+        finally:
+            for task in waits:
+                task.cancel()
+
+    async def _news(self, counter: int) -> None:
+        """Ends when the answer would be another one than `coming`."""
+        seconds = self._node.settings.coming_seconds
+        while True:
+            counter = await self._node.board.wait(counter, seconds)
+            if self._decide()[0] != "coming":
+                return
+
+    # From the plug-in
+
+    async def _handle(self, packet: Packet) -> None:
+        try:
+            message = attach.from_engine.validate_json(packet.data)
+        except ValidationError as error:
+            raise BadRequest(f"not a message of the attach protocol: {error_text(error)}") from error
+        if packet.fds and not isinstance(message, attach.Commit):
+            raise BadRequest(f"{message.type} carries no descriptors, got {len(packet.fds)}")
+        match message:
+            case attach.Hello():
+                self._require("new", message)
+                await self._greet(message)
+            case attach.Allocate():
+                self._require("asked", message)
+                await self._allocate(message.bytes)
+            case attach.Commit():
+                self._require("writing", message)
+                await self._commit(packet)
+            case attach.Attached():
+                self._require("served", message)
+                self._attached()
+            case attach.Trouble():
+                log.warning("engine in trouble", pod=self._pod.uid, **message.problem.model_dump(exclude_none=True))
+                self._node.pods.trouble(self._pod, message.problem)
+            case attach.Clear():
+                self._node.pods.trouble(self._pod, None)
+
+    def _require(self, step: Step, message: BaseModel) -> None:
+        if self._step != step:
+            raise BadRequest(f"{type(message).__name__.lower()} out of order: this connection is {self._step}")
+
+    async def _greet(self, hello: attach.Hello) -> None:
+        self._hello = hello
+        self._step = "waiting"
+        self._node.pods.hello(self._pod, now())
+        self._node.pods.phase(self._pod, "attached" if hello.attached else "connected")
+        log.info("plug-in says hello", pod=self._pod.uid, place=str(hello.place), attached=hello.attached)
+
+    async def _allocate(self, nbytes: int) -> None:
+        wanted = self._node.wanted_by(self._pod, self._place())
+        if wanted is None or wanted.role != "seed" or wanted.seed_pod != self._pod.uid:
+            self._step = "waiting"
+            await self._refuse(NotReady("this pod is no longer the elected seed; wait for ready or seed"))
+            return
+        self.seeding = wanted.arena
+        try:
+            arena = await asyncio.to_thread(self._node.store.allocate, wanted, nbytes, "seed", seed_pod=self._pod.uid)
+            fd = arena.export(writable=True)
+        except FlashBootError as error:
+            self.seeding = None
+            self._node.pods.trouble(self._pod, error.problem())
+            await self._refuse(error)
+            return
+        try:
+            self._step = "writing"
+            await self._send(attach.Writable(arena=arena.name, bytes=nbytes), [fd])
+        finally:
+            os.close(fd)
+
+    async def _commit(self, packet: Packet) -> None:
+        if len(packet.fds) != 1:
+            raise BadRequest(f"commit carries one descriptor, the layout; got {len(packet.fds)}")
+        assert self.seeding is not None
+        assert self._hello is not None
+        arena = self._node.store.get(self.seeding)
+        if arena is None:
+            raise UnknownArena(f"{self.seeding} was dropped while the seed wrote it")
+        document = await self._read_layout(packet.fds[0])
+        try:
+            await asyncio.to_thread(_publish, arena, document, self._hello.identity)
+        except BadRequest:
+            raise
+        except FlashBootError as error:  # still mapped, or another identity: the plug-in may put it right
+            await self._refuse(error)
+            return
+        log.info("seed sealed", arena=arena.name, pod=self._pod.uid, digest=arena.record.digest, bytes=arena.nbytes)
+        self.seeding = None
+        await self._ready(arena)
+
+    async def _read_layout(self, fd: int) -> bytes:
+        seconds = self._node.settings.layout_seconds
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(_read_document, os.dup(fd)), seconds)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"pod {self._pod.uid}: its layout could not be read within {seconds:.0f} s"
+            ) from None
+
+    def _attached(self) -> None:
+        arena = self._node.store.get(self._served)
+        seeded = arena is not None and arena.record.seed_pod == self._pod.uid
+        self._node.pods.attached(self._pod, self._served, "seed" if seeded else "clone")
+        log.info("engine attached", arena=self._served, pod=self._pod.uid, way=self._pod.told.way)
+
+    # To the plug-in
+
+    def _place(self) -> Place | None:
+        return self._hello.place if self._hello else None
+
+    def _decide(self) -> tuple[rules.Answer, str, WantedArena | None, Arena | None]:
+        wanted = self._node.wanted_by(self._pod, self._place())
+        name = wanted.arena if wanted else self._pod.told.arena
+        arena = self._node.store.get(name) if name else None
+        state = arena.state if arena else None
+        if wanted is None and arena is not None and self._hello is not None and not self._hello.attached:
+            state = None  # a pod that is listed nowhere gets nothing new
+        answer, note = rules.answer(self._pod.uid, wanted, state)
+        return answer, note, wanted, arena
+
+    async def _answer(self) -> None:
+        assert self._hello is not None
+        answer, note, wanted, arena = self._decide()
+        if arena is not None and (mismatch := self._mismatch(arena)) is not None:
+            self._step = "refused"
+            self._node.pods.trouble(self._pod, mismatch.problem())
+            await self._refuse(mismatch)
+        elif answer == "ready" and arena is not None:
+            await self._ready(arena)
+        elif answer == "seed" and wanted is not None and not self._hello.attached:
+            self._step = "asked"
+            self._node.pods.phase(self._pod, "seeding")
+            await self._send(attach.Seed(arena=wanted.arena))
+        else:
+            if not self._hello.attached:
+                self._node.pods.phase(self._pod, "coming")
+            await self._send(self._coming(arena, wanted, note))
+
+    def _coming(self, arena: Arena | None, wanted: WantedArena | None, note: str) -> attach.Coming:
+        clone = self._node.clones.get(wanted.arena) if wanted else None
+        if clone is not None:
+            note = clone.problem.message if clone.problem else clone.note
+        return attach.Coming(
+            allocated=arena is not None,
+            bytes=arena.nbytes if arena else 0,
+            watermark=arena.watermark if arena else 0,
+            note=note[:4096],
+        )
+
+    def _mismatch(self, arena: Arena) -> FlashBootError | None:
+        """Why this engine may not have this arena."""
+        assert self._hello is not None
+        if arena.record.identity in (None, digest_of(self._hello.identity)):
+            return None
+        try:
+            require_equal(self._hello.identity, documents.identity_of(arena.layout), whose=f"arena {arena.name}")
+        except FlashBootError as error:
+            return error
+        return None
+
+    async def _ready(self, arena: Arena) -> None:
+        record = arena.record
+        assert record.identity is not None
+        assert record.digest is not None
+        assert self._hello is not None
+        fds: list[int] = []
+        try:
+            fds.append(arena.export(writable=False))
+            fds.append(arena.export_layout())
+            message = attach.Ready(arena=arena.name, bytes=arena.nbytes, identity=record.identity, digest=record.digest)
+            await self._send(message, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._step, self._served = "served", arena.name
+        if self._hello.attached:
+            self._attached()
+
+    async def _send(self, message: WireModel, fds: Sequence[int] = ()) -> None:
+        await self._socket.send(message.to_json(), fds, self._node.settings.send_seconds)
+
+    async def _refuse(self, error: FlashBootError) -> None:
+        log.warning("refused", pod=self._pod.uid, reason=error.reason, why=str(error))
+        try:
+            await self._send(attach.Refused(problem=error.problem()))
+        except (OSError, DeadlineExceeded) as gone:
+            log.info("plug-in gone", pod=self._pod.uid, why=str(gone))
+
+
+def _publish(arena: Arena, document: bytes, identity: dict[str, str]) -> None:
+    """Check the layout, seal, digest, publish. Nothing is changed when it raises, but for the seal itself."""
+    documents.parse_committed(document, identity, arena.nbytes)
+    with arena.pinned():
+        arena.region.seal()
+        with arena.whole() as view:
+            digests = digest.chunk_digests(view, len(os.sched_getaffinity(0)))
+        arena.publish_seed(
+            ArenaMeta(arena.name, digest_of(identity), arena.nbytes, document, digests, digest.root_digest(digests))
+        )
+
+
+def _read_document(fd: int) -> bytes:
+    """All bytes of a regular file or memfd, which the peer may still change; what is returned is a copy."""
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise BadRequest("the layout's descriptor is not a file or a memfd")
+        if not 0 < facts.st_size <= attach.MAX_LAYOUT:
+            raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {attach.MAX_LAYOUT}")
+        document = b""
+        while len(document) < facts.st_size:
+            part = os.pread(fd, facts.st_size - len(document), len(document))
+            if not part:
+                raise BadRequest(f"the layout ended at byte {len(document)} of {facts.st_size}")
+            document += part
+        return document
+    finally:
+        os.close(fd)

@@ -1,0 +1,104 @@
+"""All settings of the agent, in one place; environment beats default. Each has its unit and its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashboot_agent.wire import door
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Built by `from_env`; tests build it by hand."""
+
+    node: str
+    """FLASHBOOT_NODE_NAME: the Kubernetes node's name; desired state of another node is refused."""
+
+    pod_ip: str
+    """FLASHBOOT_POD_IP: where peers and the operator reach this agent."""
+
+    run: Path = Path(door.RUN)
+    """FLASHBOOT_RUN: the node's folder, shared with the holder and the door."""
+
+    bind: str = "0.0.0.0"  # the pod's network namespace is the boundary
+    """FLASHBOOT_BIND: address to listen on. All, so that probes and port-forwards work too."""
+
+    http_port: int = 9440
+    """FLASHBOOT_HTTP_PORT."""
+
+    chunk_port: int = 9441
+    """FLASHBOOT_CHUNK_PORT."""
+
+    hello_seconds: float = 10.0
+    """A plug-in that connects says hello within this, or is cut off."""
+
+    coming_seconds: float = 0.5
+    """Between two `coming` messages: often enough that a person sees life in the engine's log."""
+
+    send_seconds: float = 30.0
+    """A plug-in that does not take a message within this (a stopped process) is cut off."""
+
+    layout_seconds: float = 30.0
+    """Reading a layout document out of the plug-in's descriptor."""
+
+    connect_seconds: float = 3.0
+    """Connecting to a parent and reading the arena's metadata."""
+
+    stall_seconds: float = 10.0
+    """A clone that received no byte for this long tries the next parent (the parent may be without guilt)."""
+
+    backoff_seconds: float = 0.25
+    """First pause after every parent failed; doubles up to backoff_most_seconds. A new desired state ends it."""
+
+    backoff_most_seconds: float = 5.0
+
+    attempts_per_chunk: int = 3
+    """How often one chunk is asked of one parent before that parent is accused of its digest."""
+
+    revoke_seconds: float = 1.0
+    """How long a dropped arena waits for children to let go of it."""
+
+    tick_seconds: float = 1.0
+    """Period of the level-triggered round: listings, holder, time to live. Changes start one at once."""
+
+    @property
+    def holder_socket(self) -> str:
+        return str(self.run / door.HOLDER_SOCKET)
+
+    @property
+    def state(self) -> Path:
+        """The agent's own folder: the last desired state, so that a restarted agent keeps fencing."""
+        return self.run / "agent"
+
+    @property
+    def pods(self) -> Path:
+        return self.run / door.PODS
+
+    @property
+    def meta(self) -> Path:
+        return self.run / door.META
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
+        """Raises ValueError that names the variable which is missing or malformed."""
+        missing = [name for name in ("FLASHBOOT_NODE_NAME", "FLASHBOOT_POD_IP") if not env.get(name)]
+        if missing:
+            raise ValueError(f"set {' and '.join(missing)} (the chart does, from the pod's own fields)")
+        return cls(
+            node=env["FLASHBOOT_NODE_NAME"],
+            pod_ip=env["FLASHBOOT_POD_IP"],
+            run=Path(env.get("FLASHBOOT_RUN", door.RUN)),
+            bind=env.get("FLASHBOOT_BIND", cls.bind),
+            http_port=_number(env, "FLASHBOOT_HTTP_PORT", cls.http_port),
+            chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
+        )
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, str(default))
+    if not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"{name} is not a port: {text!r}")
+    return int(text)

@@ -1,0 +1,57 @@
+"""What all parts of the agent share: settings, board, pods, desired state, arenas, clones, holder."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flashboot_agent.holder.client import HolderClient, HolderStats
+from flashboot_agent.node import rules
+from flashboot_agent.node.board import Board
+from flashboot_agent.node.clone import Clone
+from flashboot_agent.node.desired import DesiredState
+from flashboot_agent.node.pods import Pod, PodTable
+from flashboot_agent.node.settings import Settings
+from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.wire.control import Place, WantedArena
+
+if TYPE_CHECKING:
+    from flashboot_agent.node.session import Session
+
+
+@dataclass
+class NodeState:
+    """Loop side only, but for the store and the board."""
+
+    settings: Settings
+    board: Board
+    store: ArenaStore
+    holder: HolderClient
+    pods: PodTable
+    desired: DesiredState
+    clones: dict[str, Clone] = field(default_factory=dict)
+    sessions: set[Session] = field(default_factory=set)
+    instance: str = field(default_factory=lambda: str(uuid.uuid4()))
+    stats: HolderStats | None = None
+    """The holder's last word; None while it can't be reached."""
+    chunk_address: str = ""
+
+    def wanted_by(self, pod: Pod, place: Place | None = None) -> WantedArena | None:
+        return rules.arena_of(pod.meta, self.desired.current, place)
+
+    def users(self) -> dict[str, list[str]]:
+        """Arena → published pods that belong to it."""
+        found: dict[str, list[str]] = {}
+        for pod in self.pods:
+            wanted = self.wanted_by(pod)
+            name = pod.told.arena or (wanted.arena if wanted else None)
+            if name:
+                found.setdefault(name, []).append(pod.uid)
+        return found
+
+    def attached(self) -> set[str]:
+        """Arenas that an engine has, or writes."""
+        return {pod.told.arena for pod in self.pods if pod.told.arena} | {
+            session.seeding for session in self.sessions if session.seeding
+        }

@@ -1,0 +1,225 @@
+"""All arenas of this node. What the holder keeps and what this store knows are made equal again and again.
+
+Blocking calls, from worker threads. Also the chunk server's catalog.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final, Literal
+
+from flashboot_agent.core import digest
+from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, UnknownArena
+from flashboot_agent.memory.base import DeviceMemory, Region
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.board import Board
+from flashboot_agent.node.logs import Log
+from flashboot_agent.node.record import ArenaRecord, Counter, RecordDamaged, RecordFile
+from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
+from flashboot_agent.wire.base import Uid, now
+from flashboot_agent.wire.control import WantedArena
+
+log = Log(__name__)
+
+DROP_DEADLINE: Final = 10.0
+
+
+class Lease(SourceArena):
+    """One child's right to read one arena."""
+
+    def __init__(self, arena: Arena, child: str) -> None:
+        arena.lease(child)
+        self._arena = arena
+        self._child = child
+        self._open = True
+
+    @property
+    def meta(self) -> ArenaMeta:
+        return self._arena.meta
+
+    def wait_watermark(self, above: int, timeout: float) -> int:
+        return self._arena.wait_watermark(above, timeout)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        return self._arena.view(offset, nbytes)
+
+    def sent(self, nbytes: int) -> None:
+        self._arena.sent(self._child, nbytes)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._arena.release(self._child)
+
+
+class ArenaStore(ArenaCatalog):
+    """Arena name → Arena."""
+
+    def __init__(self, memory: DeviceMemory, board: Board, *, revoke_seconds: float = 1.0) -> None:
+        self._memory = memory
+        self._board = board
+        self._revoke_seconds = revoke_seconds
+        self._arenas: dict[str, Arena] = {}
+        self._busy: set[str] = set()
+        """Names that a thread is making or freeing; the janitor leaves them alone."""
+        self._lock = threading.Condition()
+
+    def open(self, arena: str, child: str) -> SourceArena:
+        found = self.get(arena)
+        if found is None:
+            raise UnknownArena(f"{arena} is not on this node")
+        return Lease(found, child)
+
+    def get(self, arena: str) -> Arena | None:
+        with self._lock:
+            return self._arenas.get(arena)
+
+    def all(self) -> list[Arena]:
+        with self._lock:
+            return list(self._arenas.values())
+
+    def allocate(
+        self, wanted: WantedArena, nbytes: int, way: Literal["seed", "clone"], *, seed_pod: Uid | None = None
+    ) -> Arena:
+        """Memory for a new arena, all pages present. Waits while one of this name is still being freed.
+
+        Raises InsufficientMemory, NotReady (no holder), BadRequest (it exists), DeadlineExceeded."""
+        name = wanted.arena
+        self._reserve(name)
+        try:
+            region = self._memory.allocate(name, nbytes)
+            stamp = now()
+            record = ArenaRecord(
+                arena=name,
+                namespace=wanted.namespace,
+                model_replica=wanted.model_replica,
+                model_replica_uid=wanted.model_replica_uid,
+                expected_identity=wanted.expected_identity,
+                place=wanted.place,
+                way=way,
+                state="seeding" if way == "seed" else "allocated",
+                bytes=nbytes,
+                seed_pod=seed_pod,
+                created_at=stamp,
+                started_at=stamp if way == "seed" else None,
+            )
+            arena = Arena(region, record, self._notify)
+            arena.save()
+            with self._lock:
+                self._arenas[name] = arena
+        finally:
+            self._release(name)
+        log.info("arena allocated", arena=name, bytes=nbytes, way=way, pod=seed_pod)
+        self._board.changed()
+        return arena
+
+    def drop(self, name: str, why: str) -> None:
+        """Forget it at once, end its readers' leases, free its memory. Idempotent."""
+        with self._lock:
+            arena = self._arenas.pop(name, None)
+            if arena is None:
+                return
+            self._busy.add(name)
+        self._board.changed()
+        try:
+            quiet = arena.revoke(self._revoke_seconds)
+            self._memory.free(name)
+        finally:  # without a holder the janitor frees it later
+            self._release(name)
+        log.info("arena dropped", arena=name, why=why, readers_let_go=quiet)
+
+    def recover(self) -> None:
+        """After a start: take what the holder kept, as far as its record can be believed. Raises NotReady."""
+        for name in self._memory.inventory():
+            region = self._memory.adopt(name)
+            if region is None:
+                continue
+            try:
+                arena = self._recovered(region)
+            except RecordDamaged as damage:
+                log.warning("arena not recovered", arena=name, why=str(damage))
+                region.close()
+                self._memory.free(name)
+                continue
+            with self._lock:
+                self._arenas[name] = arena
+            log.info("arena recovered", arena=name, state=arena.state, watermark=arena.watermark, bytes=arena.nbytes)
+        self._board.changed()
+
+    def deposit_all(self) -> None:
+        """The holder restarted: it gets all handles again."""
+        for arena in self.all():
+            arena.deposit(self._memory)
+            log.info("arena deposited again", arena=arena.name)
+
+    def clean(self) -> None:
+        """Free what the holder keeps and nobody here knows: left by a process that died half-way."""
+        for name in self._memory.inventory():
+            with self._lock:
+                if name in self._arenas or name in self._busy:
+                    continue
+                self._busy.add(name)
+            try:
+                self._memory.free(name)
+                log.warning("orphan freed", arena=name)
+            finally:
+                self._release(name)
+
+    def _recovered(self, region: Region) -> Arena:
+        file = RecordFile(region.record)
+        record = file.load()
+        if record.arena != region.arena or record.bytes != region.nbytes:
+            raise RecordDamaged(
+                f"it speaks of {record.arena} with {record.bytes} bytes, the region has {region.nbytes}"
+            )
+        if record.state in ("allocated", "seeding"):
+            raise RecordDamaged(f"it was {record.state} when the agent ended; half an arena is of no use")
+        layout, digests = file.load_documents(record)
+        complete = file.get(Counter.WATERMARK) == record.bytes
+        if record.state == "sealed" and not (region.sealed and complete):
+            raise RecordDamaged("it says sealed, and the memory is not")
+        arena = Arena(region, record, self._notify)
+        arena.take_over(file, layout, digests)
+        if record.state == "filling" and region.sealed:
+            arena.finish_seal()
+        return arena
+
+    def _reserve(self, name: str) -> None:
+        deadline = time.monotonic() + DROP_DEADLINE
+        with self._lock:
+            while name in self._busy:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceeded(f"{name} is still being made or freed after {DROP_DEADLINE:.0f} s")
+                self._lock.wait(left)
+            if name in self._arenas:
+                raise BadRequest(f"{name} exists already, {self._arenas[name].state}")
+            self._busy.add(name)
+
+    def _release(self, name: str) -> None:
+        with self._lock:
+            self._busy.discard(name)
+            self._lock.notify_all()
+
+    def _notify(self, hard: bool) -> None:
+        if hard:
+            self._board.changed()
+        else:
+            self._board.moved()
+
+
+def verify_all(arena: Arena, threads: int) -> bool:
+    """Compute every digest of a sealed arena anew; True when they are as recorded. Raises UnknownArena when it goes."""
+    lease = Lease(arena, "")
+    try:
+        for offset in range(0, arena.nbytes, 64 << 20):
+            length = min(64 << 20, arena.nbytes - offset)
+            first = offset // digest.DIGEST_CHUNK_BYTES * 8
+            with arena.view(offset, length) as view:
+                found = digest.chunk_digests(view, threads)
+            if arena.meta.chunk_digests[first : first + len(found)] != found:
+                return False
+    finally:
+        lease.close()
+    return True
