@@ -6,6 +6,8 @@ machine, which lock.py holds.
 
 from pathlib import Path
 
+from setup_env.images import TAGS
+
 REPO = Path(__file__).resolve().parents[2]
 RACK_DIR = REPO / "build" / "rack"
 KUBECONFIG = RACK_DIR / "kubeconfig"
@@ -36,7 +38,7 @@ DEFAULT_LINK_MBIT = 1000
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 CLIQUE = "rack-0.0"
 
-PAUSE_IMAGE = "docker.io/flashboot/pause:dev"
+PAUSE_IMAGE = TAGS["pause"]
 
 
 def node_name(number: int) -> str:

@@ -9,14 +9,14 @@ import re
 import shutil
 from pathlib import Path
 
-from setup_env.cache import Cache
+from setup_env.cache import LOG, Cache
 from setup_env.errors import SetupError
 from setup_env.shell import run
 from setup_env.system import RACK_NEEDS, ensure_packages
 
 BASE_NAME = "docker.io/library/python:3.11-slim-bookworm"
 _SUITE = "bookworm"
-_INCLUDE = "ca-certificates,python3,python3-venv,python3-pip"
+_INCLUDE = "ca-certificates,python3,python3-venv,python3-pip,libpython3.11-dev"  # headers, as the original has
 _FALLBACK_MIRROR = "http://deb.debian.org/debian"
 _APT_CONF = 'APT::Install-Recommends "false";\n'
 _LINKS = {
@@ -35,7 +35,7 @@ def ensure(cache: Cache) -> Path:
     def build(into: Path) -> None:
         ensure_packages(RACK_NEEDS)
         root = into / "root"
-        log = into / "build.log"
+        log = into / LOG
         run(["debootstrap", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, root, mirror()], log=log)
         _trim(root)
         # Names, order, owners and times are fixed, so that the same packages give the same layer.

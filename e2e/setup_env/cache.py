@@ -19,6 +19,7 @@ from pathlib import Path
 from setup_env.errors import SetupError
 from setup_env.progress import say, stage
 
+LOG = "build.log"  # where a build writes what its programs say, in the entry itself
 _TMP = ".tmp-"
 _KEY_CHARS = 16
 
@@ -99,6 +100,7 @@ class Cache:
                     work.rename(final)
                     _fsync_dir(final.parent)
             except BaseException:
+                self._keep_log(work, name)
                 shutil.rmtree(work, ignore_errors=True)
                 raise
         if keep is not None:
@@ -110,6 +112,13 @@ class Cache:
         fd = os.open(_lock_path(entry), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
+
+    def _keep_log(self, work: Path, name: str) -> None:
+        """The whole log of a failed build, for who wants more than the tail in the error."""
+        if (work / LOG).exists():
+            kept = self.root / f"failed-{name}.log"
+            shutil.copyfile(work / LOG, kept)
+            say(f"{name}: the whole log is in {kept}")
 
     def _evict(self, newest: Path, keep: int) -> None:
         others = [p for p in newest.parent.iterdir() if p.is_dir() and _TMP not in p.name and p != newest]

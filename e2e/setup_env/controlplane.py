@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup_env.cache import Cache, Material
+from setup_env.cache import LOG, Cache, Material
 from setup_env.paths import CONTROLPLANE
 from setup_env.shell import run
 from setup_env.system import require_go
@@ -56,7 +56,7 @@ def _ensure_module(cache: Cache, module: _Module) -> Path:
         go = require_go()
         env = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
         common = [go, "build", "-mod=readonly", "-trimpath", "-ldflags", ldflags]
-        log = into / "build.log"
+        log = into / LOG
         for name, package in module.packages.items():  # one by one: a name of our choice, and progress in the log
             run([*common, "-o", into / name, package], cwd=folder, env=env, log=log)
 

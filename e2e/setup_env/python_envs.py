@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from setup_env import system
-from setup_env.cache import Cache
+from setup_env.cache import LOG, Cache
 from setup_env.paths import ENGINE_STUB, REQUIREMENTS
 from setup_env.shell import run
 
@@ -21,7 +21,7 @@ def ensure_uv(cache: Cache) -> Path:
     pins = REQUIREMENTS / "uv.txt"
 
     def build(into: Path) -> None:
-        log = into / "build.log"
+        log = into / LOG
         run([sys.executable, "-m", "venv", into / "venv"], log=log)
         pip = [str(into / "venv" / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
         run([*pip, "--require-hashes", "-r", pins], log=log)
@@ -58,7 +58,7 @@ def ensure_engine(cache: Cache) -> Path:
 
 def _install(cache: Cache, into: Path, base: str, steps: list[list[str]]) -> None:
     uv = ensure_uv(cache)
-    log = into / "build.log"
+    log = into / LOG
     run([uv, "venv", "-q", "--allow-existing", "--relocatable", "--python", base, into], env=_UV_ENV, log=log)
     for step in steps:
         run([uv, "pip", "install", "-q", "--python", into / "bin" / "python", *step], env=_UV_ENV, log=log)

@@ -1,0 +1,48 @@
+# FlashBoot's two images:
+#
+#   docker build --target operator -t REGISTRY/flashboot/operator:0.1.0 .
+#   docker build --target agent    -t REGISTRY/flashboot/agent:0.1.0 .      (agent, holder and door)
+#   docker build --target dist     --output dist .                          (the wheel alone, for engine images)
+#
+# Dependencies come before sources, so a change of code rebuilds the wheel and the last layer only.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${BASE} AS toolchain
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends g++ libxxhash-dev \
+ && rm -rf /var/lib/apt/lists/*
+COPY requirements/build.txt /requirements/
+RUN python3 -m venv /opt/build \
+ && /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r /requirements/build.txt
+
+FROM toolchain AS wheel
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY csrc csrc
+COPY operator operator
+COPY agent agent
+RUN PATH=/opt/build/bin:$PATH python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
+
+FROM scratch AS dist
+COPY --from=wheel /wheels/ /
+
+FROM ${BASE} AS runtime
+RUN useradd --uid 65532 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin flashboot
+ENV PATH=/opt/flashboot/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin PYTHONUNBUFFERED=1
+RUN python3 -m venv /opt/flashboot
+
+FROM runtime AS operator
+COPY requirements/operator.txt /requirements/
+RUN python -m pip install --no-cache-dir --require-hashes -r /requirements/operator.txt
+COPY --from=wheel /wheels /wheels
+RUN python -m pip install --no-cache-dir --no-deps /wheels/*.whl
+USER 65532:65532
+CMD ["flashboot-operator"]
+
+FROM runtime AS agent
+COPY requirements/agent.txt /requirements/
+RUN python -m pip install --no-cache-dir --require-hashes -r /requirements/agent.txt
+COPY --from=wheel /wheels /wheels
+RUN python -m pip install --no-cache-dir --no-deps /wheels/*.whl
+USER 65532:65532
+CMD ["flashboot-agent"]

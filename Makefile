@@ -1,0 +1,86 @@
+# What people do here. What a target needs (environments, control plane, images) is made once, into
+# ${XDG_CACHE_HOME:-~/.cache}/flashboot, by e2e/setup_env.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.SILENT:
+MAKEFLAGS += --no-print-directory
+
+HOST_PYTHON ?= $(firstword $(shell command -v python3.11 python3 || true) python3)
+SETUP := PYTHONPATH=e2e $(HOST_PYTHON) -m setup_env
+RACK := PYTHONPATH=e2e $(HOST_PYTHON) -m rack
+# Expanded in recipes only, so that a target which needs no environment makes none.
+DEV = $$($(SETUP) path dev)
+ENGINE = $$($(SETUP) path engine)
+TOOLS = controlplane=$$($(SETUP) path controlplane)
+WITH_TOOLS = FLASHBOOT_CONTROLPLANE_BIN=$$controlplane FLASHBOOT_HELM=$$controlplane/helm FLASHBOOT_KUBECTL=$$controlplane/kubectl
+SOURCES := agent operator e2e tests
+FAST_TESTS := tests/unit tests/property tests/component
+PYTEST := -m pytest -p no:cacheprovider
+
+.PHONY: help
+help: ## list the targets
+	grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+.PHONY: demo
+demo: setup native ## scale a real SGLang from 1 to 4 on a cluster on this machine, and report (KEEP=1 leaves it up)
+	python=$(DEV); cd e2e
+	PYTHONPATH=.:../agent:../operator exec $$python -m demo
+
+.PHONY: test
+test: lint generated native setup ## everything that CI runs, end-to-end tests last
+	python=$(DEV); engine=$(ENGINE); $(TOOLS)
+	if compgen -G 'tests/engine/test_*.py' > /dev/null; then $$engine $(PYTEST) tests/engine; fi
+	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
+
+.PHONY: test-fast
+test-fast: native ## unit, property and component tests
+	python=$(DEV); $(TOOLS)
+	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS)
+
+.PHONY: lint
+lint: ## ruff, mypy --strict, import layers
+	python=$(DEV)
+	$$python -m ruff check $(SOURCES)
+	$$python -m ruff format --check $(SOURCES)
+	$$python -m mypy $(SOURCES)
+	PYTHONPATH=agent:operator $$python -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+.PHONY: crds
+crds: ## generate crds/ and the chart's copy from the pydantic models
+	python=$(DEV)
+	PYTHONPATH=agent:operator $$python -m flashboot_operator.crdgen
+	$$python charts/sync_crds.py
+
+.PHONY: generated
+generated: crds ## generate, and fail when the result is not what is committed
+	git diff --exit-code -- crds charts
+
+.PHONY: native
+native: ## build the C++ module into agent/flashboot_agent, for work on the checkout
+	python=$(DEV)
+	mkdir -p build
+	$$python -m cmake -S csrc -B build/native -DPython_EXECUTABLE="$$python" > build/native.log 2>&1 || { cat build/native.log; exit 1; }
+	$$python -m cmake --build build/native --parallel >> build/native.log 2>&1 || { cat build/native.log; exit 1; }
+	cp --remove-destination build/native/_native*.so agent/flashboot_agent/
+
+.PHONY: setup
+setup: ## make all environments, programs and images now
+	$(SETUP) ensure all
+
+.PHONY: rack-up
+rack-up: ## bring up the cluster: 4 nodes, on this machine
+	$(RACK) up
+
+.PHONY: rack-down
+rack-down: ## remove every trace of the cluster
+	$(RACK) down
+
+.PHONY: rack-status
+rack-status: ## what runs, and how much memory it takes
+	$(RACK) status
+
+.PHONY: clean
+clean: ## remove what was built in this checkout (the cache stays)
+	rm -rf build dist agent/flashboot_agent/_native*.so
