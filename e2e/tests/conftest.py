@@ -24,6 +24,7 @@ from kit.world import AWAY_LABEL, NAMESPACE, World
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "e2e" / "logs"
 KUBECONFIG = ROOT / "build" / "rack" / "kubeconfig"
+TEST_SECONDS = 120
 UP_SECONDS = 3600
 """A cold cache builds Kubernetes and the images first."""
 
@@ -44,9 +45,13 @@ VALUES: dict[str, object] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here needs the rack, and its deadline is its own: bringing the rack up does not count."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.rack)
+            own = item.get_closest_marker("timeout")
+            seconds = own.args[0] if own is not None else TEST_SECONDS
+            item.add_marker(pytest.mark.timeout(seconds, func_only=True), append=False)
 
 
 _broken: dict[str, str] = {}
