@@ -206,7 +206,7 @@ def test_images_come_by_tag_or_by_digest(helm: Path) -> None:
         ("holder.budgetMiB=1", "budgetMiB"),
         ("agent.image.digest=sha256:short", "digest"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
-        ("door.logLevel=loud", "logLevel"),
+        ("operator.logLevel=loud", "logLevel"),
         ("foo=1", "foo"),
     ],
 )
