@@ -198,8 +198,10 @@ def _listen(path: Path, *handlers: Handler) -> grpc.Server:
             raise OSError(f"{path} is there and is no socket; remove it")
         path.unlink()
     server = grpc.server(futures.ThreadPoolExecutor(8, thread_name_prefix="door"), handlers=list(handlers))
-    if server.add_insecure_port(f"unix://{path}") == 0:
-        raise OSError(f"could not listen at {path}")
+    try:
+        server.add_insecure_port(f"unix://{path}")
+    except RuntimeError as error:  # gRPC says why on stderr only, such as a path above the kernel's 107 characters
+        raise OSError(f"could not listen at {path}: {error}") from error
     os.chmod(path, 0o600)
     server.start()
     return server
