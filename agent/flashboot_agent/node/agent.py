@@ -83,7 +83,10 @@ class Agent:
             while not stop.is_set():
                 self._wake.clear()
                 watch.watch()
-                self._round()
+                try:
+                    self._round()
+                except OSError as error:  # a full disk, say: the next tick tries again
+                    log.error("round failed", exc_info=error)
                 waiting = asyncio.create_task(self._wake.wait())
                 await asyncio.wait({waiting, stopped}, timeout=settings.tick_seconds, return_when="FIRST_COMPLETED")
                 waiting.cancel()

@@ -8,11 +8,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+FACTS: Final = "facts"
+"""The one attribute of a log record that is ours: facts of their own could collide with logging's names."""
 
 
 class JsonFormatter(logging.Formatter):
-    """`extra` fields become keys of the line."""
+    """The facts become keys of the line."""
 
     def __init__(self, part: str, node: str) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **self._fixed,
         }
-        line.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
+        line.update(getattr(record, FACTS, {}))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
@@ -46,10 +47,10 @@ class Log:
         self._logger = logging.getLogger(name)
 
     def info(self, event: str, **facts: object) -> None:
-        self._logger.info(event, extra=facts)
+        self._logger.info(event, extra={FACTS: facts})
 
     def warning(self, event: str, **facts: object) -> None:
-        self._logger.warning(event, extra=facts)
+        self._logger.warning(event, extra={FACTS: facts})
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **facts: object) -> None:
-        self._logger.error(event, exc_info=exc_info, extra=facts)
+        self._logger.error(event, exc_info=exc_info, extra={FACTS: facts})
