@@ -1,0 +1,82 @@
+"""One connection to the agent: packets with file descriptors, nothing of the protocol's order.
+
+Every operation has a timeout. A descriptor that arrives is either handed to the caller, who owns it, or closed here. An
+agent that is away, or that goes away, is an OSError; a packet that makes no sense is a TornFrame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from flashboot_agent.core.errors import TornFrame
+from flashboot_agent.wire.attach import MAX_MESSAGE, FromAgent, from_agent
+from flashboot_agent.wire.base import WireModel
+
+MAX_DESCRIPTORS: Final = 4
+SEND_SECONDS: Final = 10.0
+
+
+class Channel:
+    """A connected socket. Used by one thread at a time; `close` may come from any."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        """Connect. Raises OSError (ENOENT, ECONNREFUSED, timeout …) while nobody serves `path`."""
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(timeout)
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def send(self, message: WireModel, descriptors: Sequence[int] = ()) -> None:
+        """Raises OSError when the agent is gone or takes nothing for SEND_SECONDS."""
+        data = message.to_json()
+        if len(data) > MAX_MESSAGE:
+            raise ValueError(f"{type(message).__name__} has {len(data)} bytes, one packet carries {MAX_MESSAGE}")
+        self._socket.settimeout(SEND_SECONDS)
+        socket.send_fds(self._socket, [data], list(descriptors))
+
+    def receive(self, timeout: float) -> tuple[FromAgent, list[int]]:
+        """The next message and its descriptors.
+
+        Raises:
+            TimeoutError: nothing came within `timeout` seconds.
+            ConnectionError: the agent closed the connection.
+            TornFrame: the packet is no message of this protocol.
+        """
+        self._socket.settimeout(timeout)
+        data, descriptors, flags, _ = socket.recv_fds(
+            self._socket, MAX_MESSAGE + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        try:
+            if not data:
+                raise ConnectionResetError(f"the agent closed {self.path}")
+            if len(data) > MAX_MESSAGE or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise TornFrame(f"{self.path}: a packet of more than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} files")
+            message: FromAgent = from_agent.validate_json(data)
+        except ValidationError as error:
+            close_all(descriptors)
+            raise TornFrame(f"{self.path}: not a message of protocol 1: {error.errors()[0]['msg']}") from error
+        except BaseException:
+            close_all(descriptors)
+            raise
+        return message, descriptors
+
+    def close(self) -> None:
+        """Idempotent; wakes a `receive` in another thread."""
+        with contextlib.suppress(OSError):  # not connected any more
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

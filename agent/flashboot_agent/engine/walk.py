@@ -1,0 +1,163 @@
+"""Everything that a model is made of: tensors by their place, and the marks that loading leaves beside them.
+
+One walk serves the seed (what must be packed), the attaching engine (what must be bound) and the tests (what must be
+equal). Modules are visited under every path, so that a tie shows as one object under two names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from flashboot_agent.core.errors import UnsupportedModel
+from flashboot_agent.wire.layout import Scalar
+
+Kind = Literal["parameter", "buffer", "buffer_non_persistent", "attribute"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_MAX_DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor at one of its places."""
+
+    module: str
+    attribute: str
+    kind: Kind
+    tensor: Any
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.attribute}" if self.module else self.attribute
+
+
+def tensors(model: Any) -> Iterator[Found]:
+    """All parameters, buffers and plain tensor attributes of all modules, in a fixed order."""
+    import torch
+
+    for name, module in model.named_modules(remove_duplicate=False):
+        for key, value in module._parameters.items():
+            if value is not None:
+                yield Found(name, key, "parameter", value)
+        for key, value in module._buffers.items():
+            if value is not None:
+                passing = key in module._non_persistent_buffers_set
+                yield Found(name, key, "buffer_non_persistent" if passing else "buffer", value)
+        for key, value in _own(module):
+            if isinstance(value, torch.Tensor):
+                yield Found(name, key, "attribute", value)
+
+
+def hidden_tensors(model: Any) -> Iterator[tuple[str, Any]]:
+    """Tensors that no module holds directly: in lists, dictionaries, and objects that modules refer to.
+
+    Such a tensor can't be bound by name; a model that has one with bytes is refused.
+    """
+    seen: set[int] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        for key, value in _own(module):
+            yield from _inside(f"{name}.{key}" if name else key, value, seen, _MAX_DEPTH, top=True)
+
+
+def _inside(path: str, value: Any, seen: set[int], depth: int, *, top: bool = False) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if not top:
+            yield path, value
+        return
+    plain = value is None or isinstance(value, str | bytes | int | float | type | torch.nn.Module)
+    if plain or callable(value) or depth == 0 or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _inside(f"{path}[{key!r}]", item, seen, depth - 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for number, item in enumerate(value):
+            yield from _inside(f"{path}[{number}]", item, seen, depth - 1)
+    else:
+        for key, item in _fields(value):
+            yield from _inside(f"{path}.{key}", item, seen, depth - 1)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    yield from held.items()
+    for cls in type(value).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            try:
+                yield slot, object.__getattribute__(value, slot)
+            except AttributeError:
+                continue  # a slot that was never set
+
+
+def require_none_hidden(shadow: Any, loaded: Any = None) -> None:
+    """Raises UnsupportedModel for a tensor that no binding reaches and that an attaching engine would not have.
+
+    `shadow` was built on the meta device: what hides there without memory can't be given any. What hides in `loaded`
+    alone was made by the load, which an attaching engine does not do. (Both see the process's own tensors, as in groups.)
+    """
+    known = dict(hidden_tensors(shadow))
+    lost = [path for path, tensor in known.items() if tensor.is_meta and tensor.numel()]
+    if loaded is not None:
+        lost += [path for path, tensor in hidden_tensors(loaded) if path not in known and tensor.numel()]
+    if lost:
+        raise UnsupportedModel(f"{lost[0]} is a tensor that no module holds directly; FlashBoot can't bind it")
+
+
+Marks = dict[str, dict[str, Scalar]]
+"""Module path → attribute → its value for scalars, and `<qualified class>` for any other object."""
+
+
+def marks(model: Any) -> Marks:
+    """What modules carry beside tensors and submodules. Two snapshots around the load show what it stamped."""
+    import torch
+
+    found: Marks = {}
+    for name, module in model.named_modules():
+        found[name] = {
+            key: value if is_scalar(value) else class_mark(value)
+            for key, value in _own(module)
+            if not isinstance(value, torch.Tensor)
+        }
+    return found
+
+
+def is_scalar(value: Any) -> bool:
+    """What JSON carries exactly."""
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) is int:
+        return -(1 << 63) <= value < 1 << 63
+    return value is None or type(value) in (bool, str)
+
+
+def class_mark(value: Any) -> str:
+    if type(value) is float:
+        return f"<float {value}>"
+    return f"<{class_name(type(value))}>"
+
+
+def class_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _own(module: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes of this module that torch.nn.Module does not give to every module."""
+    common = _common_attributes()
+    for key, value in list(vars(module).items()):
+        if key not in common:
+            yield key, value
+
+
+def _common_attributes() -> frozenset[str]:
+    import torch
+
+    return frozenset(vars(torch.nn.Module()))
