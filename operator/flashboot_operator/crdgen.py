@@ -159,8 +159,12 @@ def model_replica() -> Schema:
         "spec": {
             "group": base.GROUP,
             "names": {
-                "kind": base.KIND, "listKind": f"{base.KIND}List", "plural": base.PLURAL, "singular": "modelreplica",
-                "shortNames": ["mrep"], "categories": ["flashboot"],
+                "kind": base.KIND,
+                "listKind": f"{base.KIND}List",
+                "plural": base.PLURAL,
+                "singular": "modelreplica",
+                "shortNames": ["mrep"],
+                "categories": ["flashboot"],
             },  # fmt: skip
             "scope": "Namespaced",
             "versions": [
@@ -182,6 +186,12 @@ def model_replica() -> Schema:
             ],
         },
     }
+
+
+def served_schema() -> Schema:
+    """What an API server has to serve for this operator."""
+    schema: Schema = model_replica()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
 
 
 class _Dumper(yaml.SafeDumper):

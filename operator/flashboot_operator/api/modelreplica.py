@@ -12,7 +12,9 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from flashboot_operator.api.base import ApiModel, camel, rules
 
-ModelName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/@:+-]*$")]
+ModelName = Annotated[
+    str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/@:+-]*$")
+]
 Revision = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@:+-]*$")]
 Size = Annotated[int, Field(ge=1, le=1024)]
 

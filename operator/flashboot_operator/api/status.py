@@ -88,7 +88,9 @@ class Condition(ApiModel):
     """The generation of the spec that this was computed for."""
     last_transition_time: Time
     """When `status` last changed."""
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    reason: Annotated[
+        str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+    ]
     """One word for programs; docs/reference/conditions.md lists them all."""
     message: Annotated[str, StringConstraints(max_length=4096)]
     """What it is about, for people: names the replica, the node and what to do."""
@@ -115,8 +117,14 @@ class Status(ApiModel):
     """One entry per domain that has replicas; the one that has the source comes first."""
     last_clone: LastClone | None = None
     """How the last scale-up by cloning went."""
-    conditions: Annotated[
-        list[Condition],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] | None = None
+    conditions: (
+        Annotated[
+            list[Condition],
+            Field(
+                max_length=16,
+                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+            ),
+        ]
+        | None
+    ) = None
     """The conditions."""

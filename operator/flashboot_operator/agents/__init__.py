@@ -1,0 +1,1 @@
+"""The agents: one HTTP client, and a fleet that keeps each node's last word and tells each node what it shall do."""

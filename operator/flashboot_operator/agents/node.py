@@ -1,0 +1,217 @@
+"""One node's agent: what it observes, and what it is told. An agent that does not answer is a state, never an error.
+
+When a node may be told something: only after it has been heard, and after every ModelReplica that it holds something of
+was looked at *with* what was heard. Else an operator that has just started, or a node that was away, would be told a state
+in which the arena that it keeps for others is missing, and would drop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from flashboot_agent.wire.control import Desired, Observed, WantedArena
+from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused
+from flashboot_operator.kube.reflector import Key
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 3.0
+"""An agent that fails for less than this still counts as answering: it may just be restarting."""
+TRUST_S = 60.0
+"""For this long the last word of a silent agent counts: its arenas are most likely still there."""
+ACCUSATION_S = 30.0
+"""How long a complaint about a parent weighs."""
+
+
+class Voice(Protocol):
+    """With what authority a node is told something."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def next_revision(self) -> int:
+        """Rises within the epoch, over all nodes."""
+        ...
+
+    async def raise_above(self, epoch: int) -> None:
+        """An agent has seen this epoch."""
+        ...
+
+
+class NodeAgent:
+    """`run` until cancelled."""
+
+    def __init__(
+        self,
+        node: str,
+        ip: str,
+        *,
+        client: AgentClient,
+        voice: Voice,
+        ttl_s: int,
+        wanted: Callable[[str], list[WantedArena] | None],
+        heard: Callable[[NodeAgent, set[Key]], None],
+    ) -> None:
+        self.node = node
+        self.ip = ip
+        self.observed: Observed | None = None
+        self.gate: set[Key] | None = None
+        """Keys that have to be looked at before the node may be told something; None: it was not heard yet."""
+        self.gate_is_new = False
+        self.put: Desired | None = None
+        """The last state that it accepted."""
+        self._client = client
+        self._voice = voice
+        self._ttl_s = ttl_s
+        self._wanted = wanted
+        self._heard = heard
+        self._failing_since: float | None = time.monotonic()
+        self._never = True
+        self._told_at = 0.0
+        self._flags = (False, False)
+        self._blamed: dict[tuple[str, str, str], float] = {}
+        self.changed = asyncio.Event()
+
+    @property
+    def silent_s(self) -> float:
+        return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
+
+    @property
+    def fresh(self) -> bool:
+        return not self._never and self.silent_s < GRACE_S
+
+    @property
+    def trusted(self) -> bool:
+        return self.observed is not None and self.silent_s < TRUST_S
+
+    @property
+    def last_seen(self) -> float:
+        """Monotonic time of the last answer."""
+        return self._failing_since if self._failing_since is not None else time.monotonic()
+
+    def accused(self) -> frozenset[tuple[str, str]]:
+        now = time.monotonic()
+        return frozenset((arena, node) for (arena, node, _), at in self._blamed.items() if now - at < ACCUSATION_S)
+
+    def keys(self) -> set[Key]:
+        """ModelReplicas that the node holds something of."""
+        if self.observed is None:
+            return set()
+        arenas = {(a.namespace, a.model_replica) for a in self.observed.arenas}
+        return arenas | {(p.namespace, p.model_replica) for p in self.observed.pods if p.model_replica}
+
+    def move(self, ip: str) -> None:
+        """Its pod has another address now, or (empty) there is none. Its last word still counts for a while."""
+        self.ip = ip
+        self.gate = None
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._observe(), name=f"observe {self.node}")
+            group.create_task(self._tell(), name=f"tell {self.node}")
+
+    async def _observe(self) -> None:
+        after, failures = -1, 0
+        while True:
+            began = time.monotonic()
+            try:
+                if not self.ip:
+                    raise AgentError("there is no running agent pod on the node")
+                seen = await self._client.observed(self.ip, after=after, wait_s=0 if after < 0 else LONG_POLL_S)
+                if seen.node != self.node:
+                    raise AgentError(f"{self.ip} says that it is node {seen.node}, expected {self.node}")
+            except AgentError as error:
+                failures += 1
+                self._fail(error)
+                after = -1
+                await asyncio.sleep(min(2.0, 0.1 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))
+                continue
+            failures = 0
+            self._take(seen)
+            after = seen.counter
+            # A long poll that is answered at once, each time, must not become a hot loop.
+            await asyncio.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
+
+    def _fail(self, error: AgentError) -> None:
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+            log.warning("agent does not answer: %s", error, extra={"node": self.node, "ip": self.ip})
+        self.gate = None
+        if self._flags != (self.fresh, self.trusted):
+            self._flags = (self.fresh, self.trusted)
+            self._heard(self, self.keys())
+
+    def _take(self, seen: Observed) -> None:
+        before, self.observed = self.observed, seen
+        back = self._failing_since is not None
+        if back:
+            log.info("agent answers", extra={"node": self.node, "ip": self.ip, "afterSeconds": round(self.silent_s, 1)})
+        self._failing_since, self._never, self._flags = None, False, (True, True)
+        now = time.monotonic()
+        present = {(a.arena, c.node, c.at.isoformat()) for a in seen.arenas for c in a.accusations}
+        self._blamed = {mark: self._blamed.get(mark, now) for mark in present}
+        if back or self.gate is None or before is None or before.instance != seen.instance:
+            self.gate, self.gate_is_new = self.keys(), True
+            self.changed.set()
+        if back or before is None or (before.instance, before.counter) != (seen.instance, seen.counter):
+            keys = self.keys()
+            if before is not None:
+                keys |= {(a.namespace, a.model_replica) for a in before.arenas}
+                keys |= {(p.namespace, p.model_replica) for p in before.pods if p.model_replica}
+            self._heard(self, keys)
+        if self.put is not None and (seen.epoch, seen.revision) != (self.put.epoch, self.put.revision):
+            self.changed.set()
+
+    async def _tell(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._ttl_s / 3):
+                    await self.changed.wait()
+            except TimeoutError:
+                pass
+            self.changed.clear()
+            arenas = self._wanted(self.node)
+            if arenas is None or not self._needs(arenas):
+                continue
+            desired = Desired(
+                epoch=self._voice.epoch,
+                revision=self._voice.next_revision(),
+                node=self.node,
+                ttl_seconds=self._ttl_s,
+                arenas=arenas,
+            )
+            try:
+                await self._client.put(self.ip, desired)
+            except AgentError as error:
+                failures += 1
+                await self._refused(error, failures)
+                self.changed.set()
+                continue
+            failures = 0
+            self.put, self._told_at = desired, time.monotonic()
+            log.info(
+                "node told",
+                extra={"node": self.node, "epoch": desired.epoch, "revision": desired.revision, "arenas": len(arenas)},
+            )
+
+    def _needs(self, arenas: list[WantedArena]) -> bool:
+        put, seen = self.put, self.observed
+        if put is None or put.arenas != arenas or put.epoch != self._voice.epoch:
+            return True
+        if time.monotonic() - self._told_at > self._ttl_s / 3 - 1:
+            return True
+        return seen is not None and seen.revision < put.revision and time.monotonic() - self._told_at > 2
+
+    async def _refused(self, error: AgentError, failures: int) -> None:
+        log.warning("node not told: %s", error, extra={"node": self.node, "failures": failures})
+        if isinstance(error, AgentRefused) and error.problem.reason == "StaleEpoch":
+            await self._voice.raise_above(error.problem.epoch or self._voice.epoch)
+        await asyncio.sleep(min(5.0, 0.05 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))

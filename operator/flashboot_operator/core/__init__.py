@@ -1,0 +1,1 @@
+"""The operator's thinking, without any I/O: facts in, decisions out."""

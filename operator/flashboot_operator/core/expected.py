@@ -1,0 +1,49 @@
+"""The expected identity: what makes two pods' arenas interchangeable, as far as one can know before an engine runs.
+
+It is a guess that the engine corrects: the agent compares full identities when an engine attaches. A guess that is too
+coarse wastes a clone, one that is too fine seeds twice; neither can give an engine the wrong bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flashboot_agent.core.identity import digest_of
+from flashboot_operator.api.modelreplica import Spec
+
+ENGINE = "engine"
+"""Name of the container that runs the engine; without one of this name it is the first."""
+
+MATTERS = ("image", "command", "args", "env", "envFrom", "resources")
+"""Fields of the engine's container that may change what its arena looks like."""
+
+
+def engine_index(pod_spec: Mapping[str, Any]) -> int:
+    containers = pod_spec.get("containers") or []
+    return next((i for i, c in enumerate(containers) if c.get("name") == ENGINE), 0)
+
+
+def engine_hash(pod_spec: Mapping[str, Any]) -> str:
+    """12 hex digits over what matters in the engine's container."""
+    containers = pod_spec.get("containers") or [{}]
+    engine = containers[engine_index(pod_spec)]
+    facts = {key: engine[key] for key in MATTERS if engine.get(key)}
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def expected_identity(spec: Spec, *, template_hash: str, gpu_product: str, architecture: str) -> str:
+    sizes = spec.parallelism
+    return digest_of(
+        {
+            "model": spec.model.name,
+            "revision": spec.model.revision,
+            "template": template_hash,
+            "parallelism": f"tp{sizes.tensor}-pp{sizes.pipeline}-dp{sizes.data}-ep{sizes.expert}",
+            "gpuProduct": gpu_product,
+            "architecture": architecture,
+        }
+    )

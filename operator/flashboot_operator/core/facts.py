@@ -1,0 +1,175 @@
+"""What the operator knows, as plain values: the input of every decision.
+
+Times of the API server and of agents are wall clock and only ever shown or subtracted from one another; whether an agent
+is fresh is judged by the adapter on a monotonic clock and arrives here as a flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
+from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, LABEL_MODEL_REPLICA
+from flashboot_operator.core.expected import engine_hash
+
+GPU_PRODUCT = "nvidia.com/gpu.product"
+GPU_CLIQUE = "nvidia.com/gpu.clique"
+NO_DOMAIN = "default"
+"""Domain of the nodes that have no clique label."""
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that is wrong: a reason of docs/reference/conditions.md and words for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    product: str = "cpu"
+    architecture: str = "amd64"
+    domain: str = NO_DOMAIN
+    cordoned: bool = False
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod that carries our label."""
+
+    uid: str
+    name: str
+    namespace: str
+    model_replica: str
+    node: str | None
+    hash: str
+    """Hash of what matters in the engine's container."""
+    created: datetime
+    bound: datetime | None = None
+    ready: bool = False
+    ready_at: datetime | None = None
+    going: bool = False
+    """Terminating, or ended for good."""
+    trouble: Trouble | None = None
+    """What kubelet or the scheduler says is wrong with it."""
+
+    @property
+    def live(self) -> bool:
+        return self.node is not None and not self.going
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A node's agent, as it was last heard."""
+
+    node: str
+    observed: Observed
+    fresh: bool = True
+    """It answers now."""
+    silent_s: float = 0.0
+    """Seconds since it stopped answering; 0 when fresh."""
+    accused: frozenset[tuple[str, str]] = frozenset()
+    """(arena, parent) pairs that this node has accused within the last while."""
+    put_revision: int = -1
+    """Revision of the desired state that it was last told, -1 for none."""
+    put_parents: Mapping[str, str] = field(default_factory=dict)
+    """arena → first parent in that state."""
+    put_seeds: Mapping[str, str] = field(default_factory=dict)
+    """arena → seed pod in that state."""
+
+    def arena(self, arena: str) -> ObservedArena | None:
+        return next((a for a in self.observed.arenas if a.arena == arena), None)
+
+    def pod(self, uid: str) -> ObservedPod | None:
+        return next((p for p in self.observed.pods if p.uid == uid), None)
+
+
+@dataclass(frozen=True)
+class World:
+    """All that concerns one ModelReplica."""
+
+    nodes: Mapping[str, Node]
+    pods: tuple[Pod, ...]
+    agents: Mapping[str, Agent]
+    """By node; those that have been silent for too long to be believed are not in it."""
+    now: datetime
+    deployment: Raw | None = None
+    missing_agents: Mapping[str, float] = field(default_factory=dict)
+    """Node → seconds, for nodes whose agent is silent or was never heard of."""
+
+
+def time_of(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def node_of(raw: Raw) -> Node:
+    labels = raw["metadata"].get("labels") or {}
+    info = (raw.get("status") or {}).get("nodeInfo") or {}
+    return Node(
+        name=raw["metadata"]["name"],
+        product=labels.get(GPU_PRODUCT) or "cpu",
+        architecture=info.get("architecture") or labels.get("kubernetes.io/arch") or "unknown",
+        domain=labels.get(GPU_CLIQUE) or NO_DOMAIN,
+        cordoned=bool((raw.get("spec") or {}).get("unschedulable")),
+    )
+
+
+def pod_of(raw: Raw) -> Pod:
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or []}
+    ready, scheduled = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
+    created = time_of(meta["creationTimestamp"])
+    assert created is not None
+    bound = time_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    return Pod(
+        uid=meta["uid"],
+        name=meta["name"],
+        namespace=meta["namespace"],
+        model_replica=(meta.get("labels") or {}).get(LABEL_MODEL_REPLICA, ""),
+        node=spec.get("nodeName") or None,
+        hash=(meta.get("annotations") or {}).get(ANNOTATION_ENGINE_HASH) or engine_hash(spec),
+        created=created,
+        bound=(bound or created) if spec.get("nodeName") else None,
+        ready=ready.get("status") == "True",
+        ready_at=time_of(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
+        going=bool(meta.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
+        trouble=_trouble(meta["name"], spec, status, scheduled),
+    )
+
+
+IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+CREATE_REASONS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+
+
+def _trouble(name: str, spec: Raw, status: Raw, scheduled: Raw) -> Trouble | None:
+    """The first thing that kubelet or the scheduler holds against the pod."""
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return Trouble("PodUnschedulable", f"pod {name}: {scheduled.get('message', 'no node takes it')}")
+    if status.get("phase") == "Failed":
+        return Trouble(
+            "PodFailed", f"pod {name}: {status.get('reason', 'failed')}: {status.get('message', 'no message')}"
+        )
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in statuses:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason, message = waiting.get("reason", ""), waiting.get("message", "no message")
+        where = f"pod {name}: container {container['name']} on {spec.get('nodeName')}"
+        if reason in IMAGE_REASONS:
+            return Trouble("ImagePullFailed", f"{where}: {reason}: {message}")
+        if reason in CREATE_REASONS:
+            return Trouble("ContainerNotCreated", f"{where}: {reason}: {message}")
+        if reason == "CrashLoopBackOff":
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            why = f"exit code {ended.get('exitCode')}, {ended.get('reason', 'no reason')}"
+            return Trouble(
+                "EngineCrashing",
+                f"{where} ended {container.get('restartCount', 0)} times, last with {why}; see its log",
+            )
+    return None

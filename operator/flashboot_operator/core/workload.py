@@ -1,0 +1,146 @@
+"""The Deployment of a ModelReplica: the user's template with what FlashBoot adds, and nothing else changed.
+
+A change of `replicas` alone leaves the template as it is, byte for byte, so that scaling never restarts a pod.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flashboot_agent.wire.attach import MOUNT_PATH
+from flashboot_agent.wire.door import ATTRIBUTE_MODEL_REPLICA, DRIVER_NAME
+from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, API_VERSION, KIND, LABEL_LEADER, LABEL_MODEL_REPLICA
+from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.expected import engine_hash, engine_index
+
+VOLUME = "flashboot"
+DEFAULT_PORT = 30000
+"""SGLang's own default of --port."""
+
+OURS = ("--load-format", "--model-loader-extra-config")
+
+Object = dict[str, Any]
+
+
+class TemplateRefused(Exception):
+    """The template cannot be brought together with what FlashBoot adds; the message names the field."""
+
+
+def selector_of(name: str) -> str:
+    return f"{LABEL_MODEL_REPLICA}={name},{LABEL_LEADER}=true"
+
+
+def _port(argv: list[str]) -> int:
+    for i, word in enumerate(argv):
+        value = (
+            word.split("=", 1)[1]
+            if word.startswith("--port=")
+            else argv[i + 1]
+            if word == "--port" and i + 1 < len(argv)
+            else None
+        )
+        if value is not None and value.isdigit():
+            return int(value)
+    return DEFAULT_PORT
+
+
+def loader_args(spec: Spec) -> list[str]:
+    config = {
+        "flashboot": {
+            "model": spec.model.name,
+            "revision": spec.model.revision,
+            "onMismatch": spec.transfer.on_mismatch,
+            "cloneTimeoutSeconds": spec.transfer.clone_timeout_seconds,
+        }
+    }
+    return ["--load-format", "private", "--model-loader-extra-config", json.dumps(config, separators=(",", ":"))]
+
+
+def pod_template(name: str, spec: Spec) -> Object:
+    """The template of the pods.
+
+    Raises:
+        TemplateRefused: the template already has what FlashBoot adds, or gives it no place.
+    """
+    assert spec.template is not None
+    template: Object = copy.deepcopy(spec.template)
+    pod = template["spec"]
+    index = engine_index(pod)
+    engine = pod["containers"][index]
+    where = f"spec.template.spec.containers[{index}]"
+    argv = [*(engine.get("command") or []), *(engine.get("args") or [])]
+    if not argv:
+        raise TemplateRefused(
+            f"{where} ({engine.get('name')}) has neither command nor args: FlashBoot appends the engine's loader arguments to args, "
+            "which would replace the image's own command. Write the engine's command line there"
+        )
+    for word in argv:
+        if word.split("=", 1)[0] in OURS:
+            raise TemplateRefused(f"{where}.args has {word!r}, which FlashBoot sets itself: remove it")
+    if any(v.get("name") == VOLUME for v in pod.get("volumes") or []):
+        raise TemplateRefused(
+            f"spec.template.spec.volumes has a volume {VOLUME!r}, the name of FlashBoot's own: rename it"
+        )
+    if any(m.get("mountPath", "").rstrip("/") == MOUNT_PATH for m in engine.get("volumeMounts") or []):
+        raise TemplateRefused(
+            f"{where}.volumeMounts has {MOUNT_PATH}, where FlashBoot's own volume goes: choose another path"
+        )
+
+    meta = template.setdefault("metadata", {})
+    meta["labels"] = {**(meta.get("labels") or {}), LABEL_MODEL_REPLICA: name, LABEL_LEADER: "true"}
+    meta["annotations"] = {**(meta.get("annotations") or {}), ANNOTATION_ENGINE_HASH: engine_hash(pod)}
+    engine["args"] = [*(engine.get("args") or []), *loader_args(spec)]
+    engine["volumeMounts"] = [
+        *(engine.get("volumeMounts") or []),
+        {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True},
+    ]
+    if "readinessProbe" not in engine:
+        engine["readinessProbe"] = {
+            "httpGet": {"path": "/ready", "port": _port(argv)},
+            "periodSeconds": 1,
+            "timeoutSeconds": 3,
+            "failureThreshold": 3,
+        }
+    pod["volumes"] = [
+        *(pod.get("volumes") or []),
+        {
+            "name": VOLUME,
+            "csi": {"driver": DRIVER_NAME, "readOnly": True, "volumeAttributes": {ATTRIBUTE_MODEL_REPLICA: name}},
+        },
+    ]
+    return template
+
+
+def deployment(metadata: Mapping[str, Any], spec: Spec) -> Object:
+    """What to apply for the ModelReplica.
+
+    Raises:
+        TemplateRefused: see pod_template.
+    """
+    name = metadata["name"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {LABEL_MODEL_REPLICA: name, "app.kubernetes.io/managed-by": "flashboot"},
+            "ownerReferences": [
+                {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": metadata["uid"], "controller": True}
+            ],
+        },
+        "spec": {
+            "replicas": 1 if spec.replicas is None else spec.replicas,
+            "selector": {"matchLabels": {LABEL_MODEL_REPLICA: name}},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": spec.rollout.max_surge, "maxUnavailable": spec.rollout.max_unavailable},
+            },
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
+            "template": pod_template(name, spec),
+        },
+    }

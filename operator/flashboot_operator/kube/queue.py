@@ -1,0 +1,105 @@
+"""A work queue of keys: a key is worked on by one worker at a time, marks while it waits fall together, failures back off.
+
+There is no hot loop: between two runs of one key lie at least `min_interval_s`, and between two failures of one key the
+back-off, which doubles up to `max_backoff_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """`work(key)` raises to be called again later."""
+
+    def __init__(
+        self,
+        work: Callable[[K], Awaitable[None]],
+        *,
+        workers: int = 8,
+        min_interval_s: float = 0.1,
+        base_backoff_s: float = 0.25,
+        max_backoff_s: float = 30.0,
+    ) -> None:
+        self._work = work
+        self._slots = asyncio.Semaphore(workers)
+        self._min_interval_s = min_interval_s
+        self._base_backoff_s = base_backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._due: dict[K, float] = {}
+        self._running: dict[K, asyncio.Task[None]] = {}
+        self._last: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._wake = asyncio.Event()
+
+    def mark(self, key: K, after_s: float = 0.0) -> None:
+        """Have the key worked on, `after_s` from now at the latest, unless it backs off or was just worked on."""
+        now = time.monotonic()
+        due = max(now + after_s, self._last.get(key, 0.0) + self._min_interval_s)
+        if after_s == 0 and self._failures.get(key):
+            due = max(due, self._last.get(key, 0.0) + self._backoff(key))
+        self._due[key] = min(self._due.get(key, due), due)
+        self._wake.set()
+
+    def _backoff(self, key: K) -> float:
+        failures = self._failures.get(key, 0)
+        return min(self._max_backoff_s, self._base_backoff_s * 2 ** min(failures - 1, 16)) if failures else 0.0
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._running)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                now = time.monotonic()
+                ready = [k for k, due in self._due.items() if due <= now and k not in self._running]
+                for key in ready:
+                    del self._due[key]
+                    self._running[key] = asyncio.create_task(self._one(key))
+                later = [due for k, due in self._due.items() if k not in self._running]
+                wait = min(later) - time.monotonic() if later else None
+                try:
+                    async with asyncio.timeout(None if wait is None else max(wait, 0.0)):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            tasks = list(self._running.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(self, key: K) -> None:
+        async with self._slots:
+            try:
+                await self._work(key)
+                self._failures.pop(key, None)
+                retry: float | None = None
+            except Exception as error:
+                self._failures[key] = self._failures.get(key, 0) + 1
+                retry = max(self._backoff(key), getattr(error, "retry_after", None) or 0.0)
+                expected = hasattr(error, "retry_after")
+                log.warning(
+                    "reconcile failed: %s", error, exc_info=None if expected else error,
+                    extra={"key": str(key), "failures": self._failures[key], "retryInSeconds": round(retry, 2)},
+                )  # fmt: skip
+            finally:
+                self._last[key] = time.monotonic()
+                self._running.pop(key, None)
+                self._wake.set()
+            if retry is not None:
+                self.mark(key, after_s=retry)
+
+    def forget(self, key: K) -> None:
+        """Drop what is remembered about a key that is gone."""
+        self._failures.pop(key, None)
+        self._last.pop(key, None)

@@ -1,0 +1,209 @@
+"""`reconcile(key)`: whatever happened, recompute what should be true of one ModelReplica and move towards it.
+
+    object → facts → plan → what each node shall do → Deployment → status → Events
+
+The nodes come before the API server's side, so that a clone goes on while the API server is slow. Everything may be
+repeated; nothing is remembered that the API server and the agents do not hold, but for the names of the present sources.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.api.base import API_VERSION, KIND
+from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.conditions import refused as refused_conditions
+from flashboot_operator.core.conditions import unknown
+from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.expected import engine_hash
+from flashboot_operator.core.facts import Trouble, World
+from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
+from flashboot_operator.core.status import compute_status
+from flashboot_operator.kube.client import Kube, NotFound, Object
+from flashboot_operator.kube.events import Recorder
+from flashboot_operator.kube.queue import WorkQueue
+from flashboot_operator.kube.reflector import Key
+from flashboot_operator.reconcile.mirror import Mirror
+from flashboot_operator.reconcile.objects import Objects, path_of
+from flashboot_operator.reconcile.workload import Workloads
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY_S = 0.5
+"""At most one status write per object in this time."""
+
+
+class Controller:
+    def __init__(self, kube: Kube, objects: Objects, recorder: Recorder) -> None:
+        self.objects = objects
+        self.queue: WorkQueue[Key] = WorkQueue(self.reconcile)
+        self.plans: dict[Key, tuple[Owner, World, list[ArenaPlan]]] = {}
+        """What was decided last, for the live view."""
+        self.mirror: Mirror
+        self.fleet: Fleet
+        self._kube = kube
+        self._recorder = recorder
+        self._workloads = Workloads(kube)
+        self._memory: dict[Key, Memory] = {}
+        self._written: dict[Key, tuple[float, Object, Object]] = {}
+        """Key → when, what we said, what the API server made of it."""
+        self.runs = 0
+        self.status_writes = 0
+
+    # Marks
+
+    def on_object(self, key: Key, obj: Object | None) -> None:
+        """kopf has seen this."""
+        if obj is None:
+            self.objects.doubt(key)
+        else:
+            self.objects.show(obj)
+        self.queue.mark(key)
+
+    def on_workload(self, key: Key) -> None:
+        """A pod or the Deployment changed. When they go, the ModelReplica may have gone too."""
+        if key in self.objects.keys() and self.mirror.deployment_of(key) is None:
+            self.objects.doubt(key)
+        self.queue.mark(key)
+
+    def on_agent(self, key: Key) -> None:
+        self.queue.mark(key)
+
+    def mark_all(self) -> None:
+        for key in self.objects.keys():
+            self.queue.mark(key)
+
+    # The work
+
+    async def reconcile(self, key: Key) -> None:
+        self.runs += 1
+        sequence = self.fleet.sequence()
+        obj = await self.objects.get(key)
+        if obj is None:
+            self._forget(key, sequence)
+            return
+        try:
+            owner = _owner(key, obj)
+        except ValidationError as error:
+            self.fleet.looked(key, sequence)
+            await self._write(key, obj, {**(obj.get("status") or {}), **_refusal(obj, error)})
+            return
+        world = self._world(key)
+        memory = self._memory.get(key) or self._remembered(owner, world, obj)
+        plans = plan_replica(owner, world, memory)
+        self._memory[key] = Memory(
+            {p.arena: p.source.node for p in plans if p.source}, {p.arena: p.seed.uid for p in plans if p.seed}
+        )
+        self.fleet.want(key, {node: w for plan in plans for node, w in plan.wanted.items()}, sequence)
+        self.plans[key] = (owner, world, plans)
+
+        if not (obj.get("status") or {}).get("conditions"):
+            obj = await self._first_sight(key, obj)
+        if owner.spec.template is not None and owner.spec.replicas is None and not owner.going:
+            obj = await self._number(key, obj)
+        outcome = await self._workloads.ensure(key, owner, self.mirror.deployment_of(key))
+        before = obj.get("status") or {}
+        status = compute_status(
+            owner, world, plans, generation=obj["metadata"]["generation"], before=before, refused=outcome.trouble
+        )
+        self._recorder.tell(owner, notes_of(owner, world, plans, status, before.get("conditions") or []))
+        await self._write(key, obj, status.model_dump(by_alias=True, exclude_none=True, mode="json"))
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _forget(self, key: Key, sequence: int) -> None:
+        self.fleet.want(key, {}, sequence)
+        for table in (self.plans, self._memory, self._written):
+            table.pop(key, None)
+        self._workloads.forget(key)
+        self.queue.forget(key)
+
+    async def _first_sight(self, key: Key, obj: Object) -> Object:
+        conditions = unknown(obj["metadata"]["generation"], datetime.now(UTC))
+        said = {"conditions": [c.model_dump(by_alias=True, mode="json") for c in conditions]}
+        return await self._apply_status(key, obj, said)
+
+    async def _number(self, key: Key, obj: Object) -> Object:
+        """An autoscaler can only scale what has a number; from now on the number is the autoscaler's."""
+        meta = obj["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}, "spec": {"replicas": 1}}
+        got = await self._kube.merge(path_of(key), patch)
+        self.objects.show(got)
+        return got
+
+    def _world(self, key: Key) -> World:
+        pods = self.mirror.pods_of(key)
+        return World(
+            nodes=self.mirror.nodes,
+            pods=pods,
+            agents=self.fleet.agents(),
+            now=datetime.now(UTC),
+            deployment=self.mirror.deployment_of(key),
+            missing_agents=self.fleet.silent({p.node for p in pods if p.node is not None}),
+        )
+
+    def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
+        """After a restart: the source that the status names stays, if it still can be one."""
+        sources = {}
+        for domain in (obj.get("status") or {}).get("domains") or []:
+            agent = world.agents.get(domain.get("sourceNode") or "")
+            for arena in agent.observed.arenas if agent else []:
+                if arena.model_replica_uid == owner.uid and arena.state == "sealed":
+                    sources[arena.arena] = arena_node = domain["sourceNode"]
+                    log.info("source remembered", extra={"arena": arena.arena, "node": arena_node})
+        return Memory(sources, {})
+
+    # Status
+
+    async def _write(self, key: Key, obj: Object, status: Object) -> None:
+        if obj.get("status") == status:
+            return
+        at, said, became = self._written.get(key, (0.0, {}, {}))
+        if said == status and became == obj.get("status"):
+            return  # The API server made something else of it; saying it again would change nothing.
+        wait = at + STATUS_EVERY_S - time.monotonic()
+        if wait > 0:
+            self.queue.mark(key, after_s=wait)
+            return
+        got = await self._apply_status(key, obj, status)
+        self._written[key] = (time.monotonic(), status, got.get("status") or {})
+
+    async def _apply_status(self, key: Key, obj: Object, status: Object) -> Object:
+        meta = {"name": key[1], "namespace": key[0], "uid": obj["metadata"]["uid"]}
+        body: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
+        try:
+            got = await self._kube.apply(path_of(key, "status"), body)
+        except NotFound:
+            self.objects.doubt(key)
+            self.queue.mark(key)
+            return obj
+        self.status_writes += 1
+        self.objects.show(got)
+        return got
+
+
+def _owner(key: Key, obj: Object) -> Owner:
+    """Raises ValidationError for a spec that this operator does not understand."""
+    spec, meta = Spec.model_validate(obj["spec"]), obj["metadata"]
+    hash_ = engine_hash(spec.template["spec"]) if spec.template is not None else None
+    return Owner(key[0], key[1], meta["uid"], spec, hash_, bool(meta.get("deletionTimestamp")))
+
+
+def _refusal(obj: Object, error: ValidationError) -> Object:
+    """The conditions of an object that this operator cannot read; a newer CRD may allow what it does not know."""
+    first = error.errors()[0]
+    message = f"spec.{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
+    before = (obj.get("status") or {}).get("conditions") or []
+    said = refused_conditions(
+        Trouble("SpecNotUnderstood", message), obj["metadata"]["generation"], before, datetime.now(UTC)
+    )
+    return {
+        "observedGeneration": obj["metadata"]["generation"],
+        "conditions": [c.model_dump(by_alias=True, mode="json") for c in said],
+    }

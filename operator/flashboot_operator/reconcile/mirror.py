@@ -1,0 +1,119 @@
+"""The cluster as the operator sees it: four reflectors, parsed once per change, and who is concerned by a change."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
+from flashboot_operator.core.facts import Node, Pod, node_of, pod_of
+from flashboot_operator.kube.client import Kube, Object
+from flashboot_operator.kube.reflector import Key, Reflector
+
+log = logging.getLogger(__name__)
+
+AGENT_SELECTOR = "app.kubernetes.io/name=flashboot-agent"
+
+
+class Mirror:
+    """`mark(key)` for each ModelReplica that a change concerns, `mark_all()` when it may be any of them."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        namespace: str,
+        mark: Callable[[Key], None],
+        mark_all: Callable[[], None],
+        endpoints: Callable[[dict[str, str]], None],
+    ) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._pods: dict[Key, dict[str, Pod]] = {}
+        self._mark = mark
+        self._mark_all = mark_all
+        self._endpoints = endpoints
+        self.pods = Reflector(kube, "/api/v1/pods", self._pod, label_selector=LABEL_MODEL_REPLICA)
+        self.node_objects = Reflector(kube, "/api/v1/nodes", self._node)
+        self.deployments = Reflector(
+            kube, "/apis/apps/v1/deployments", self._deployment, label_selector=LABEL_MODEL_REPLICA
+        )
+        self.agents = Reflector(
+            kube, f"/api/v1/namespaces/{namespace}/pods", self._agent, label_selector=AGENT_SELECTOR
+        )
+
+    @property
+    def reflectors(self) -> list[Reflector]:
+        return [self.pods, self.node_objects, self.deployments, self.agents]
+
+    def watch_age_s(self) -> float:
+        """Seconds since the most silent of the watches said something."""
+        return time.monotonic() - min(r.last_frame for r in self.reflectors)
+
+    async def synced(self) -> None:
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+
+    def pods_of(self, key: Key) -> tuple[Pod, ...]:
+        return tuple(sorted(self._pods.get(key, {}).values(), key=lambda p: p.name))
+
+    def deployment_of(self, key: Key) -> Object | None:
+        return self.deployments.objects.get(key)
+
+    def addresses(self) -> dict[str, str]:
+        """Node → IP of its agent's newest running pod."""
+        found: dict[str, tuple[str, str]] = {}
+        for pod in self.agents.objects.values():
+            node, status = pod["spec"].get("nodeName"), pod.get("status") or {}
+            if (
+                not node
+                or not status.get("podIP")
+                or status.get("phase") != "Running"
+                or pod["metadata"].get("deletionTimestamp")
+            ):
+                continue
+            found[node] = max(found.get(node, ("", "")), (pod["metadata"]["creationTimestamp"], status["podIP"]))
+        return {node: ip for node, (_, ip) in found.items()}
+
+    def _pod(self, key: Key, before: Object | None, after: Object | None) -> None:
+        for raw, there in ((before, False), (after, True)):
+            if raw is None:
+                continue
+            name = (raw["metadata"].get("labels") or {}).get(LABEL_MODEL_REPLICA, "")
+            owner = (key[0], name)
+            pods = self._pods.setdefault(owner, {})
+            if there:
+                pods[raw["metadata"]["uid"]] = pod_of(raw)
+            else:
+                pods.pop(raw["metadata"]["uid"], None)
+            if not pods:
+                del self._pods[owner]
+            self._mark(owner)
+
+    def _node(self, key: Key, before: Object | None, after: Object | None) -> None:
+        was = self.nodes.get(key[1])
+        now = node_of(after) if after is not None else None
+        if now is not None:
+            self.nodes[key[1]] = now
+        else:
+            self.nodes.pop(key[1], None)
+        if was != now:  # Most changes of a node are heartbeats.
+            self._mark_all()
+
+    def _deployment(self, key: Key, before: Object | None, after: Object | None) -> None:
+        self._mark(key)
+
+    def _agent(self, key: Key, before: Object | None, after: Object | None) -> None:
+        self._endpoints(self.addresses())
+
+
+def controller_of(obj: Object) -> tuple[str, str] | None:
+    """Kind and UID of the owner that controls the object."""
+    for owner in obj["metadata"].get("ownerReferences") or []:
+        if owner.get("controller"):
+            return owner["kind"], owner["uid"]
+    return None
+
+
+def ours(obj: Object, uid: str) -> bool:
+    return controller_of(obj) == (KIND, uid)

@@ -1,0 +1,68 @@
+"""The ModelReplicas that the operator knows: the newest version of each that anybody showed to us.
+
+kopf's events and the answers to our own writes fill it; what may be missing or gone is asked for.
+"""
+
+from __future__ import annotations
+
+from flashboot_operator.api.base import GROUP, PLURAL, VERSION
+from flashboot_operator.kube.client import Kube, NotFound, Object
+from flashboot_operator.kube.reflector import Key, newer
+
+ALL = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
+
+
+def path_of(key: Key, sub: str = "") -> str:
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{key[0]}/{PLURAL}/{key[1]}"
+    return f"{path}/{sub}" if sub else path
+
+
+class Objects:
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._known: dict[Key, Object] = {}
+        self._doubtful: set[Key] = set()
+
+    def keys(self) -> set[Key]:
+        return set(self._known)
+
+    def peek(self, key: Key) -> Object | None:
+        return self._known.get(key)
+
+    def show(self, obj: Object) -> None:
+        """Somebody has seen this version."""
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        before = self._known.get(key)
+        if before is None or newer(obj, before):
+            self._known[key] = obj
+
+    def doubt(self, key: Key) -> None:
+        """It may be gone, or made anew: ask before the next use."""
+        self._doubtful.add(key)
+
+    async def get(self, key: Key) -> Object | None:
+        """The object, or None when there is none. Raises KubeError."""
+        if key in self._doubtful or key not in self._known:
+            try:
+                self.show(await self._kube.get(path_of(key)))
+            except NotFound:
+                self._known.pop(key, None)
+            self._doubtful.discard(key)
+        return self._known.get(key)
+
+    async def list(self) -> set[Key]:
+        """All that there are now; what we know beyond that becomes doubtful. Raises KubeError."""
+        found: set[Key] = set()
+        query: dict[str, object] = {"limit": 500}
+        while True:
+            answer = await self._kube.get(ALL, **query)
+            for item in answer.get("items") or []:
+                self.show(item)
+                found.add((item["metadata"]["namespace"], item["metadata"]["name"]))
+            token = answer["metadata"].get("continue")
+            if not token:
+                break
+            query["continue"] = token
+        for key in self.keys() - found:
+            self.doubt(key)
+        return found

@@ -1,0 +1,204 @@
+"""The operator as a whole: which parts there are, in which order they start, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from aiohttp import web
+
+from flashboot_operator.agents.client import AgentClient
+from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.core.settings import Settings
+from flashboot_operator.crdgen import served_schema
+from flashboot_operator.kube.client import Kube, KubeError, load_configuration
+from flashboot_operator.kube.events import Recorder
+from flashboot_operator.kube.kopfside import KopfWatch
+from flashboot_operator.kube.lease import Lease
+from flashboot_operator.kube.schema import require_served
+from flashboot_operator.reconcile.controller import Controller
+from flashboot_operator.reconcile.health import MAX_LAG_S, MAX_WATCH_AGE_S, LoopLag
+from flashboot_operator.reconcile.http import Object, application, serve
+from flashboot_operator.reconcile.metrics import registry_of
+from flashboot_operator.reconcile.mirror import Mirror
+from flashboot_operator.reconcile.objects import Objects
+from flashboot_operator.reconcile.view import view
+
+log = logging.getLogger(__name__)
+
+
+class Operator:
+    def __init__(self, settings: Settings, kube: Kube, kubeconfig: str | None) -> None:
+        self.settings = settings
+        self.lag = LoopLag()
+        self.lease = Lease(
+            kube,
+            namespace=settings.namespace,
+            identity=settings.identity,
+            lease_s=settings.lease_s,
+            renew_deadline_s=settings.renew_deadline_s,
+            renew_every_s=settings.renew_every_s,
+        )
+        self.recorder = Recorder(kube, instance=settings.identity)
+        self.objects = Objects(kube)
+        self.controller = Controller(kube, self.objects, self.recorder)
+        self.fleet = Fleet(
+            AgentClient(port=settings.agent_port),
+            self.lease,
+            ttl_s=settings.desired_ttl_s,
+            on_change=self.controller.on_agent,
+        )
+        self.mirror = Mirror(
+            kube,
+            namespace=settings.namespace,
+            mark=self.controller.on_workload,
+            mark_all=self.controller.mark_all,
+            endpoints=self._endpoints,
+        )
+        self.controller.mirror, self.controller.fleet = self.mirror, self.fleet
+        self.kopf = KopfWatch(self.controller.on_object, kubeconfig=kubeconfig)
+        self.kube = kube
+        self.leading = False
+
+    def _endpoints(self, addresses: dict[str, str]) -> None:
+        if self.leading:
+            self.fleet.endpoints(addresses)
+
+    async def run(self) -> None:
+        """Until SIGTERM. Raises SchemaMismatch, LeaseLost, or whatever broke a part that must not break."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.kube.close)
+            runner = await serve(self._http(), self.settings.http_host, self.settings.http_port)
+            stack.push_async_callback(runner.cleanup)
+            await require_served(self.kube, served_schema())
+            tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self.lag.run(), name="loop lag")]
+            tasks += [asyncio.create_task(r.run(), name=f"reflector {r.path}") for r in self.mirror.reflectors]
+            stack.push_async_callback(_cancel, tasks)
+            if not await _first(stop, self.lease.acquire()):
+                return
+            stack.push_async_callback(self.lease.release)
+            self.lease.watchdog()
+            log.info("leading", extra={"epoch": self.lease.epoch, "identity": self.settings.identity})
+            tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
+            if not await _first(stop, self.mirror.synced()):
+                return
+            self.leading = True
+            stack.push_async_callback(self.fleet.close)
+            self._endpoints(self.mirror.addresses())
+            tasks += [
+                asyncio.create_task(self.controller.queue.run(), name="queue"),
+                asyncio.create_task(self.recorder.run(), name="events"),
+                asyncio.create_task(self._resync(), name="resync"),
+                asyncio.create_task(self.kopf.run(), name="kopf"),
+            ]
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            tasks.append(stopped)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.leading = False
+            for task in done:
+                if (error := task.exception()) is not None:
+                    raise error
+            log.info("ending", extra={"because": [t.get_name() for t in done]})
+
+    async def _resync(self) -> None:
+        """At first: open the fleet once all objects were looked at. Then: make up for whatever event was lost."""
+        while True:
+            try:
+                found = await self.objects.list()
+            except KubeError as error:
+                log.warning("the ModelReplicas could not be listed: %s", error)
+                await asyncio.sleep(1)
+                continue
+            self._endpoints(self.mirror.addresses())
+            for key in found | self.objects.keys():
+                self.controller.queue.mark(key)
+            if not self.fleet.open:
+                await self.fleet.all_looked_at(found)
+                self.fleet.open_up()
+                log.info("every ModelReplica was looked at, nodes may be told", extra={"count": len(found)})
+            await asyncio.sleep(self.settings.resync_s)
+
+    # Health
+
+    def _http(self) -> web.Application:
+        return application(
+            health=self._health,
+            ready=self._ready,
+            view=self._view,
+            names=lambda: [{"namespace": ns, "name": name} for ns, name in sorted(self.controller.plans)],
+            registry=registry_of(self._numbers, self.fleet.last_seen),
+        )
+
+    def _health(self) -> tuple[bool, Object]:
+        holding = self.lease.epoch >= 0
+        facts: Object = {
+            "loopLagSeconds": round(self.lag.lag_s, 3),
+            "leaseAgeSeconds": round(self.lease.age_s, 1) if holding else None,
+            "watchAgeSeconds": round(self.mirror.watch_age_s(), 1),
+            "leading": self.leading,
+            "epoch": self.lease.epoch,
+        }
+        ok = self.lag.lag_s < MAX_LAG_S and self.mirror.watch_age_s() < MAX_WATCH_AGE_S
+        return ok and (not holding or self.lease.age_s < self.settings.lease_s), facts
+
+    def _ready(self) -> tuple[bool, Object]:
+        """A standby is ready to take over; a leader when it has looked at everything once."""
+        synced = all(r.synced.is_set() for r in self.mirror.reflectors)
+        ok = synced and (self.fleet.open or self.lease.epoch < 0)
+        return ok, {"synced": synced, "leading": self.leading, "nodesMayBeTold": self.fleet.open}
+
+    def _view(self, namespace: str, name: str) -> Object | None:
+        known = self.controller.plans.get((namespace, name))
+        if known is None:
+            return None
+        obj = self.objects.peek((namespace, name)) or {}
+        return view(*known, self.fleet, obj.get("status") or {}, self.lease.epoch)
+
+    def _numbers(self) -> dict[str, tuple[str, float]]:
+        return {
+            "leading": ("1 while this process acts.", float(self.leading)),
+            "epoch": ("Epoch of the commands to agents.", self.lease.epoch),
+            "lease_age_seconds": (
+                "Seconds since the Lease was renewed.",
+                self.lease.age_s if self.lease.epoch >= 0 else 0.0,
+            ),
+            "watch_age_seconds": ("Seconds since the most silent watch said something.", self.mirror.watch_age_s()),
+            "loop_lag_seconds": ("How late the event loop woke up, recent worst.", self.lag.worst_s),
+            "modelreplicas": ("ModelReplicas that are known.", len(self.controller.plans)),
+            "queue_length": ("ModelReplicas that wait to be looked at.", len(self.controller.queue)),
+            "reconciles_total": ("How often a ModelReplica was looked at.", self.controller.runs),
+            "status_writes_total": ("How often a status was written.", self.controller.status_writes),
+        }
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+    """True when the work is done, False when the process was told to end before."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+            return True
+        return False
+    finally:
+        task.cancel()
+        stopped.cancel()
+
+
+async def run(settings: Settings, kubeconfig: str | None) -> None:
+    configuration = await load_configuration(kubeconfig)
+    await Operator(settings, Kube(configuration, timeout_s=settings.call_timeout_s), kubeconfig).run()

@@ -1,0 +1,72 @@
+"""The live view: all that is known and decided about one ModelReplica, as plain JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flashboot_agent.wire.base import _rfc3339
+from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.core.facts import Pod, World
+from flashboot_operator.core.replica import ArenaPlan, Owner
+from flashboot_operator.core.status import lines_of
+
+Object = dict[str, Any]
+
+
+def view(owner: Owner, world: World, plans: list[ArenaPlan], fleet: Fleet, status: Object, epoch: int) -> Object:
+    """Times come from the agents and from the API server, as they said them. Agents are as they are now."""
+    agents = fleet.agents()
+    concerned = {p.node for p in world.pods if p.node} | {n for plan in plans for n in (*plan.wanted, *plan.sealed)}
+    return {
+        "namespace": owner.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+        "epoch": epoch,
+        "model": owner.spec.model.model_dump(by_alias=True),
+        "replicas": owner.spec.replicas,
+        "status": status,
+        "progress": [{"pod": line.pod, "stage": line.stage, "text": line.text} for line in lines_of(plans, world)],
+        "pods": [_pod(p) for p in world.pods],
+        "plan": [
+            {
+                "arena": plan.arena,
+                "expectedIdentity": plan.expected,
+                "source": plan.source.node if plan.source else None,
+                "sourceReason": plan.source.reason if plan.source else None,
+                "seedPod": plan.seed.name if plan.seed else None,
+                "parents": dict(plan.edges),
+            }
+            for plan in plans
+        ],
+        "nodes": {node: _node(node, owner, world, plans, fleet, agents) for node in sorted(concerned | agents.keys())},
+    }
+
+
+def _pod(pod: Pod) -> Object:
+    return {
+        "uid": pod.uid, "name": pod.name, "node": pod.node, "ready": pod.ready, "terminating": pod.going,
+        "createdAt": _rfc3339(pod.created),
+        "boundAt": _rfc3339(pod.bound) if pod.bound else None,
+        "readyAt": _rfc3339(pod.ready_at) if pod.ready_at else None,
+        "trouble": pod.trouble.message if pod.trouble else None,
+    }  # fmt: skip
+
+
+def _node(node: str, owner: Owner, world: World, plans: list[ArenaPlan], fleet: Fleet, agents: Object) -> Object:
+    silent = fleet.last_seen().get(node)
+    agent = agents.get(node)
+    result: Object = {
+        "domain": world.nodes[node].domain if node in world.nodes else None,
+        "agentSilentSeconds": round(silent, 1) if silent is not None else None,
+        "wanted": [json.loads(plan.wanted[node].to_json()) for plan in plans if node in plan.wanted],
+        "arenas": [],
+        "pods": [],
+    }
+    if agent is not None:
+        seen = json.loads(agent.observed.to_json())
+        result |= {key: seen[key] for key in ("instance", "version", "epoch", "revision", "chunkAddress", "memory")}
+        result["arenas"] = [a for a in seen["arenas"] if a["modelReplicaUid"] == owner.uid]
+        uids = {p.uid for p in world.pods}
+        result["pods"] = [p for p in seen["pods"] if p["uid"] in uids]
+    return result

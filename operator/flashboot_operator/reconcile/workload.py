@@ -1,0 +1,87 @@
+"""Keep the Deployment of a ModelReplica as it should be, by server-side apply, and only when something differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+
+from flashboot_operator.api.base import KIND
+from flashboot_operator.core.facts import Trouble
+from flashboot_operator.core.replica import Owner
+from flashboot_operator.core.workload import TemplateRefused, deployment
+from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
+from flashboot_operator.kube.reflector import Key
+from flashboot_operator.reconcile.mirror import controller_of, ours
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was applied last, and what it became."""
+
+    digest: str
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    trouble: Trouble | None = None
+    """Why it is not as it should be."""
+    error: KubeError | None = None
+    """Set when trying again later may help."""
+
+
+class Workloads:
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._applied: dict[Key, Applied] = {}
+
+    def forget(self, key: Key) -> None:
+        self._applied.pop(key, None)
+
+    async def ensure(self, key: Key, owner: Owner, live: Object | None) -> Outcome:
+        if owner.spec.template is None or owner.going:
+            return Outcome()
+        try:
+            wanted = deployment({"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}, owner.spec)
+        except TemplateRefused as error:
+            return Outcome(Trouble("TemplateRejected", str(error)))
+        if live is not None and not ours(live, owner.uid):
+            return self._taken(live, owner)
+        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        last = self._applied.get(key)
+        if (
+            last is not None
+            and live is not None
+            and last.digest == digest
+            and last.uid == live["metadata"]["uid"]
+            and live["metadata"]["generation"] <= last.generation
+        ):
+            return Outcome()
+        try:
+            got = await self._kube.apply(f"/apis/apps/v1/namespaces/{owner.namespace}/deployments/{owner.name}", wanted)
+        except Invalid as error:
+            return Outcome(Trouble("TemplateRejected", f"the API server refuses the Deployment: {error.message}"))
+        except Forbidden as error:
+            reason = "QuotaExceeded" if "exceeded quota" in error.message else "OperatorForbidden"
+            return Outcome(Trouble(reason, f"the Deployment is refused: {error.message}"), error)
+        except Conflict as error:
+            return Outcome(
+                Trouble("DeploymentConflict", f"the Deployment could not be applied: {error.message}"), error
+            )
+        self._applied[key] = Applied(digest, got["metadata"]["uid"], got["metadata"]["generation"])
+        log.info("deployment applied", extra={"key": "/".join(key), "replicas": got["spec"]["replicas"]})
+        return Outcome()
+
+    def _taken(self, live: Object, owner: Owner) -> Outcome:
+        holder = controller_of(live)
+        if holder is not None and holder[0] == KIND:
+            words = "belongs to an earlier ModelReplica of this name and is being collected"
+        else:
+            words = f"belongs to {holder[0] if holder else 'nobody that FlashBoot knows'}: rename the ModelReplica or remove it"
+        trouble = Trouble("NameTaken", f"Deployment {owner.name} {words}")
+        return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
