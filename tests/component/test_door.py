@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from flashboot_agent.door.folders import PodFolders
 from flashboot_agent.door.proto import csi_pb2 as csi
 from flashboot_agent.door.proto import pluginregistration_pb2 as registration

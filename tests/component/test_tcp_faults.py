@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES, chunk_digest
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, NotReady, ParentUnreachable, TornFrame
 from flashboot_agent.transport.base import Pull
@@ -22,7 +23,6 @@ from flashboot_agent.transport.tcp_server import ServerSettings, TcpServer
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.control import Peer, Problem
 from flashboot_agent.wire.frames import Data, FrameParser, MetaReply, MetaRequest, Trouble, encode
-
 from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
 from tests.component.proxy import ChunkProxy
 

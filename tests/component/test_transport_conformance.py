@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import FlashBootError, NotReady, ParentUnreachable, UnknownArena
 from flashboot_agent.transport.base import ArenaCatalog, Piece, Pull, Server, Transport
@@ -13,7 +14,6 @@ from flashboot_agent.transport.choose import choose
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import ServerSettings, TcpServer
 from flashboot_agent.wire.control import Peer
-
 from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
 
 MIB = 1 << 20

@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.control import Problem
 from flashboot_agent.wire.frames import (
@@ -18,8 +21,6 @@ from flashboot_agent.wire.frames import (
     Trouble,
     encode,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 arena_ids = st.from_regex(r"\Aarena-[0-9a-f]{32}\Z")
 names = st.from_regex(r"\A[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?\Z")

@@ -12,10 +12,11 @@ import time
 
 import pytest
 import xxhash
-from flashboot_agent import _native
-from flashboot_agent.core import digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from flashboot_agent import _native
+from flashboot_agent.core import digest
 
 LEAF = digest.LEAF_BYTES
 CHUNK = digest.DIGEST_CHUNK_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flashboot_agent.door.proto import csi_pb2, pluginregistration_pb2
-
 from tools.generate_protos import stale
 
 
