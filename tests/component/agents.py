@@ -35,7 +35,8 @@ from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, Tenso
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "agent"
 MIB = 1 << 20
-SECONDS = 20.0
+SECONDS = 40.0
+"""Of any wait: generous, since a test machine may be busy; nothing waits longer than it must."""
 IDENTITY = {"model": "tiny", "revision": "r1", "dtype": "bfloat16"}
 EXPECTED = digest_of({"template": "t1"})
 REPLICA_UID = "11111111-2222-3333-4444-555555555555"
@@ -107,7 +108,7 @@ class Node:
 
     def start_holder(self) -> None:
         self.holder = self._start("flashboot_agent.holder", ["--budget-bytes", str(self.budget)], "holder.log")
-        eventually(lambda: (self.run / "holder/holder.sock").exists(), f"holder of {self.name}")
+        eventually((self.run / "holder/holder.sock").exists, f"holder of {self.name}")
 
     def start_agent(self, **env: str) -> None:
         self.agent = self._start("flashboot_agent.node", [], "agent.log", **env)
@@ -135,7 +136,7 @@ class Node:
                     process.kill()
                     process.wait(10)
                     raise
-                assert code == 0, f"{process.args} of {self.name} ended with {code}"
+                assert code == 0, f"{process.args!r} of {self.name} ended with {code}"
 
     # The operator
 
@@ -205,6 +206,14 @@ class Node:
     def unpublish(self, uid: str) -> None:
         (self.run / "meta" / f"{uid}.json").unlink()
         shutil.rmtree(self.run / "pods" / uid)
+
+    def clear(self) -> None:
+        """Take away every pod and every wish; nothing may be left then, and both processes must live."""
+        self.want()
+        for meta in (self.run / "meta").glob("*.json"):
+            self.unpublish(meta.stem)
+        eventually(lambda: self.held() == 0 and not self.memory_files(), f"nothing left on {self.name}")
+        eventually(lambda: not (seen := self.observed()).pods and not seen.arenas, f"nothing seen on {self.name}")
 
     @contextmanager
     def engine(self, uid: str, **hello: Any) -> Iterator[Engine]:

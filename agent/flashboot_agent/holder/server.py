@@ -39,13 +39,16 @@ class HolderServer:
         self.shelf = shelf
         self.instance = str(uuid.uuid4())
         self._stopped = False
+        self._wake, self._woken = socket.socketpair()
         self._clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
         self._server = protocol.listen(path)
-        self._selector.register(self._server, selectors.EVENT_READ)
+        for sock in (self._server, self._woken):
+            self._selector.register(sock, selectors.EVENT_READ)
 
     def stop(self) -> None:
         self._stopped = True
+        self._wake.send(b"!")  # a poll goes on after a signal; this ends it
 
     def serve(self) -> None:
         while not self._stopped:
@@ -53,7 +56,7 @@ class HolderServer:
             for key, _ in self._selector.select(0 if busy else TICK):
                 if key.fileobj is self._server:
                     self._accept()
-                else:
+                elif key.fileobj is not self._woken:
                     self._readable(self._clients[key.fd])
             for client in busy:
                 if client.job is not None:
@@ -61,7 +64,8 @@ class HolderServer:
             self._expire()
         for client in list(self._clients.values()):
             self._close(client)
-        self._server.close()
+        for sock in (self._server, self._wake, self._woken):
+            sock.close()
         self._selector.close()
 
     def _accept(self) -> None:

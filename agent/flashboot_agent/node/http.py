@@ -20,7 +20,7 @@ from flashboot_agent.core.errors import (
 from flashboot_agent.node.desired import error_text
 from flashboot_agent.node.logs import Log
 from flashboot_agent.node.metrics import Metrics
-from flashboot_agent.node.observe import observed, observed_arena
+from flashboot_agent.node.observe import observed, observed_arenas
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.base import WireModel
 from flashboot_agent.wire.control import Desired, Problem
@@ -85,10 +85,10 @@ class _Control:
 
     async def get_arena(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["arena"]
-        arena = self._node.store.get(name)
+        arena = next((arena for arena in observed_arenas(self._node) if arena.arena == name), None)
         if arena is None:
             raise UnknownArena(f"{name} is not on node {self._node.settings.node}")
-        return _json(observed_arena(arena, self._node.clones.get(name), self._node.users()))
+        return _json(arena)
 
     async def healthz(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")

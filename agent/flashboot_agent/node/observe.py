@@ -20,11 +20,6 @@ def own_version() -> str:
 
 
 def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observed:
-    users = node.users()
-    held = node.store.all()
-    arenas = [observed_arena(arena, node.clones.get(arena.name), users) for arena in held]
-    names = {arena.name for arena in held}
-    arenas += [waiting(clone, users) for name, clone in node.clones.items() if name not in names]
     return Observed(
         node=node.settings.node,
         instance=node.instance,
@@ -35,8 +30,18 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
         chunk_address=node.chunk_address,
         memory=memory(node, facts),
         pods=[pod.observed(wanted.arena if (wanted := node.wanted_by(pod)) else None) for pod in node.pods],
-        arenas=sorted(arenas, key=lambda arena: arena.arena),
+        arenas=observed_arenas(node),
     )
+
+
+def observed_arenas(node: NodeState) -> list[ObservedArena]:
+    """Those that are here, and those that a clone is after; by name."""
+    users = node.users()
+    held = node.store.all()
+    arenas = [observed_arena(arena, node.clones.get(arena.name), users) for arena in held]
+    names = {arena.name for arena in held}
+    arenas += [waiting(clone, users) for name, clone in node.clones.items() if name not in names]
+    return sorted(arenas, key=lambda arena: arena.arena)
 
 
 def observed_arena(arena: Arena, clone: Clone | None, users: dict[str, list[str]]) -> ObservedArena:

@@ -1,0 +1,242 @@
+"""Several real agents: clones, chains, kills, damage on the way, refusals, deletion in the middle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from flashboot_agent.core.digest import chunk_digests, root_digest
+from flashboot_agent.core.identity import digest_of
+from flashboot_agent.wire import attach
+from flashboot_agent.wire.control import Peer
+from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Node, eventually, wanted
+from tests.component.proxy import ChunkProxy
+
+DATA = os.urandom(24 * MIB + 512)
+DIGEST = root_digest(chunk_digests(DATA))
+IN_FLIGHT = 2 * MIB
+
+
+def seed(node: Node, data: bytes = DATA) -> str:
+    """`node` becomes a source that the operator holds."""
+    uid = node.publish()
+    node.want(wanted("seed", seed_pod=uid, pods=[uid]))
+    with node.engine(uid) as engine:
+        engine.seed(data)
+    node.want(wanted("hold", pods=[uid]))
+    return uid
+
+
+def clone(node: Node, *parents: Peer, **facts: Any) -> str:
+    uid = node.publish()
+    node.want(wanted("clone", parents=list(parents), pods=[uid], **facts))
+    return uid
+
+
+def attached_bytes(node: Node, uid: str) -> bytes:
+    with node.engine(uid) as engine:
+        ready, data = engine.attach()
+        assert ready.digest == DIGEST
+        eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and pod.way == "clone", "attached")
+    return data
+
+
+def until_empty(node: Node) -> None:
+    eventually(lambda: node.held() == 0 and not node.memory_files(), f"nothing left on {node.name}")
+
+
+@contextmanager
+def proxy_to(node: Node) -> Iterator[tuple[ChunkProxy, Peer]]:
+    proxy = ChunkProxy(node.peer.address)
+    try:
+        yield proxy, Peer(node=node.name, address=proxy.address)
+    finally:
+        proxy.close()
+
+
+def test_a_clone_is_complete_before_its_engine_asks(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    seed(a)
+    uid = clone(b, a.peer)
+    arena = b.until_sealed()
+    assert (arena.way, arena.parent, arena.transport) == ("clone", "a", "tcp")
+    assert (arena.bytes_in, arena.bytes, arena.watermark, arena.digest) == (len(DATA),) * 3 + (DIGEST,)
+    assert arena.identity == digest_of(IDENTITY)
+    assert arena.started_at
+    assert arena.sealed_at
+    assert (pod := b.pod(uid)) is not None
+    assert pod.hello_at is None
+    assert attached_bytes(b, uid) == DATA
+    source = a.until_arena(lambda arena: arena.bytes_out == len(DATA), "all sent")
+    assert source.children in ([], ["b"])
+    metrics = b.get("/metrics")[1].decode()
+    assert f"flashboot_bytes_in_total {float(len(DATA))}" in metrics or "flashboot_bytes_in_total 2.5" in metrics
+    assert 'flashboot_arenas{state="sealed"} 1.0' in metrics
+    assert "flashboot_clone_seconds_count 1.0" in metrics
+
+
+def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twice(cluster: Cluster) -> None:
+    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+    seed(a)
+    with proxy_to(a) as (proxy, way):
+        proxy.inject("stall", 10 * MIB)
+        first = clone(b, way)
+        second = clone(c, b.peer)
+        proxy.wait_for("stall")
+        # The child is as far as its parent, while the parent still receives.
+        c.until_arena(lambda arena: arena.watermark == 10 * MIB and arena.state == "filling", "follows")
+        half = b.until_arena(lambda arena: arena.watermark == 10 * MIB and arena.children == ["c"], "serves")
+        assert half.bytes_in == 10 * MIB
+        b.kill_agent()
+        proxy.resume()
+        b.start_agent()
+        sealed = b.until_sealed()
+        assert sealed.bytes_in == len(DATA), "what was received was received again"
+        assert c.until_sealed().bytes_in == len(DATA)
+        out = a.until_arena(lambda arena: arena.bytes_out >= len(DATA), "all sent").bytes_out
+        assert out <= len(DATA) + IN_FLIGHT  # what was on its way when the child died
+    for node, uid in ((b, first), (c, second)):
+        assert attached_bytes(node, uid) == DATA
+    assert c.until_sealed().parent == "b"
+
+
+def test_a_flipped_byte_is_refused_counted_and_fetched_again(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    seed(a)
+    with proxy_to(a) as (proxy, way):
+        proxy.inject("flip", 5 * MIB + 77)
+        uid = clone(b, way)
+        arena = b.until_sealed()
+        assert proxy.happened == [("flip", 5 * MIB + 77)]
+    assert arena.refetched_chunks == 1
+    assert arena.accusations == []
+    assert attached_bytes(b, uid) == DATA
+
+
+def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_watermark(cluster: Cluster) -> None:
+    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+    seed(a)
+    clone(b, a.peer)
+    b.until_sealed()
+    with proxy_to(b) as (proxy, way):
+        proxy.inject("cut", 7 * MIB)
+        uid = clone(c, way, a.peer)
+        arena = c.until_sealed()
+    assert arena.parent == "a"
+    assert [(each.node, each.problem.reason) for each in arena.accusations] == [("b", "ParentUnreachable")]
+    assert arena.bytes_in == len(DATA)
+    assert a.until_sealed().bytes_out <= 2 * len(DATA) - 7 * MIB
+    assert attached_bytes(c, uid) == DATA
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [({"identity": digest_of({"other": "x"})}, "IdentityMismatch"), ({"digest": "xxh3:" + "0" * 16}, "DigestMismatch")],
+)
+def test_another_identity_or_digest_is_refused_before_the_first_byte(
+    cluster: Cluster, facts: dict[str, str], reason: str
+) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    seed(a)
+    uid = clone(b, a.peer, **facts)
+    arena = b.until_arena(lambda arena: arena.problem, "problem")
+    assert arena.accusations[0].problem.reason == reason
+    assert arena.problem is not None
+    assert arena.problem.reason == "CloneFailed"
+    assert "a: arena-" in arena.problem.message
+    assert (arena.bytes, b.held()) == (0, 0)
+    assert a.until_sealed().bytes_out == 0
+    with b.engine(uid) as engine:
+        coming, _ = engine.until(attach.Coming)
+        assert "every parent" in coming.note
+    b.want(wanted("clone", parents=[a.peer], pods=[uid], identity=digest_of(IDENTITY), digest=DIGEST))
+    assert b.until_sealed().problem is None  # put right, it goes on by itself
+
+
+def test_a_clone_beyond_the_budget_says_so_and_waits(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b", budget=8 * MIB)
+    seed(a)
+    clone(b, a.peer)
+    arena = b.until_arena(lambda arena: arena.problem, "problem")
+    assert arena.problem is not None
+    assert arena.problem.reason == "InsufficientMemory"
+    assert str(8 * MIB) in arena.problem.message
+    assert arena.accusations == []
+
+
+def test_a_clone_waits_for_a_parent_that_has_nothing_yet(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    uid = a.publish()
+    a.want(wanted("seed", seed_pod=uid, pods=[uid]))
+    child = clone(b, a.peer)
+    with a.engine(uid) as engine:
+        os.close(engine.allocate(MIB))
+        with b.engine(child) as waiting:
+            coming, _ = waiting.until(attach.Coming)
+            assert not coming.allocated
+    seed(a)
+    b.until_sealed()
+
+
+def test_deletion_in_the_middle_of_a_clone_leaves_nothing(cluster: Cluster) -> None:
+    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+    source = seed(a)
+    with proxy_to(a) as (proxy, way):
+        proxy.inject("stall", 9 * MIB)
+        pods = [(a, source), (b, clone(b, way)), (c, clone(c, b.peer))]
+        c.until_arena(lambda arena: arena.watermark == 9 * MIB, "follows")
+        for node, _ in pods:
+            node.want()
+        for node in (b, c):  # at once, though their pods are still there
+            until_empty(node)
+        assert a.held() == 1  # its pod got the arena, and may still map it
+        for node, uid in pods:
+            node.unpublish(uid)
+        until_empty(a)
+        for node, _ in pods:
+            assert node.observed().arenas == []
+
+
+def test_a_pod_that_goes_in_the_middle_of_a_clone_ends_it_when_the_operator_is_away(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    seed(a)
+    with proxy_to(a) as (proxy, way):
+        proxy.inject("stall", 9 * MIB)
+        uid = b.publish()
+        b.want(wanted("clone", parents=[way], pods=[uid]), ttl=1)
+        proxy.wait_for("stall")
+        eventually(b.arena, "filling")
+        b.unpublish(uid)
+        until_empty(b)
+
+
+def test_a_parent_taken_from_the_list_is_left_for_the_next(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    seed(a)
+    with proxy_to(a) as (stalled, slow), proxy_to(a) as (_, fast):
+        stalled.inject("stall", 3 * MIB)
+        uid = clone(b, slow)
+        stalled.wait_for("stall")
+        b.want(wanted("clone", parents=[fast], pods=[uid]))
+        arena = b.until_sealed()
+        assert arena.bytes_in == len(DATA)
+    assert attached_bytes(b, uid) == DATA
+
+
+def test_a_dropped_source_ends_its_children_within_the_revocation(cluster: Cluster) -> None:
+    a, b = cluster.node("a"), cluster.node("b")
+    uid = seed(a)
+    with proxy_to(a) as (proxy, way):
+        proxy.inject("stall", 9 * MIB)
+        clone(b, way)
+        proxy.wait_for("stall")
+        a.unpublish(uid)
+        a.want()
+        eventually(lambda: a.held() == 0, "freed although a child still reads")
+    eventually(lambda: not a.memory_files(), "its mapping goes with the last lease")
+    b.until_arena(lambda arena: any(each.node == "a" for each in arena.accusations), "told")
+    assert ARENA in b.get(f"/v1/arenas/{ARENA}")[1].decode()
