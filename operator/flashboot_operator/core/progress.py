@@ -62,8 +62,8 @@ def line_of(pod: Pod, plan: ArenaPlan | None, world: World) -> Line:
                 f"look at the flashboot-agent pod on {pod.node}",
             )
         if pod.ready:
-            return Line(pod.name, "Ready", f"{where}: Ready, the agent of the node is silent", trouble, attached=True)
-        return Line(pod.name, "Unknown", f"{where}: waits, the agent of the node does not answer", trouble)
+            return Line(pod.name, "Ready", f"{where} is Ready, the agent of the node is silent", trouble, attached=True)
+        return Line(pod.name, "Unknown", f"{where} waits: the agent of the node does not answer", trouble)
     seen, arena = agent.pod(pod.uid), agent.arena(plan.arena) if plan else None
     trouble = _trouble(where, seen, arena) or pod.trouble
     if seen is None:
@@ -71,33 +71,33 @@ def line_of(pod: Pod, plan: ArenaPlan | None, world: World) -> Line:
             return Line(
                 pod.name,
                 "Attaching",
-                f"{where}: Ready, but without FlashBoot's volume: the agent does not know it",
+                f"{where} is Ready, but without FlashBoot's volume: the agent does not know it",
                 trouble,
             )
-        return Line(pod.name, "Unpublished", f"{where}: waits for its volume", trouble)
+        return Line(pod.name, "Unpublished", f"{where} waits for its volume", trouble)
     if seen.phase == "attached":
         stage: Stage = "Ready" if pod.ready else "EngineStarting"
         return Line(
             pod.name,
             stage,
-            f"{where}: attached, {'Ready' if pod.ready else 'its engine is not Ready yet'}",
+            f"{where} attached, {'and Ready' if pod.ready else 'but its engine is not Ready yet'}",
             trouble,
             True,
         )
     if arena is not None and arena.state == "sealed":
-        return Line(pod.name, "Attaching", f"{where}: arena sealed, its engine has not attached yet", trouble)
+        return Line(pod.name, "Attaching", f"{where} has all bytes, its engine has not attached yet", trouble)
     if plan is not None and plan.source is None:
         if plan.seed is None:
-            return Line(pod.name, "WaitingForSeed", f"{where}: waits, no pod can load the checkpoint yet", trouble)
+            return Line(pod.name, "WaitingForSeed", f"{where} waits: no pod can load the checkpoint yet", trouble)
         if plan.seed.uid == pod.uid:
-            return Line(pod.name, "Seeding", f"{where}: {_seeding(arena)}", trouble)
+            return Line(pod.name, "Seeding", f"{where} {_seeding(arena)}", trouble)
         return Line(
             pod.name,
             "WaitingForSeed",
-            f"{where}: waits for the seed, pod {plan.seed.name} on {plan.seed.node}",
+            f"{where} waits for the seed, pod {plan.seed.name} on {plan.seed.node}",
             trouble,
         )
-    return Line(pod.name, "Cloning", f"{where}: {_cloning(plan, pod.node, arena)}", trouble)
+    return Line(pod.name, "Cloning", f"{where} {_cloning(plan, pod.node, arena)}", trouble)
 
 
 def _seeding(arena: ObservedArena | None) -> str:

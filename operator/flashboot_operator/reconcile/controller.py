@@ -35,6 +35,8 @@ from flashboot_operator.reconcile.workload import Workloads
 
 log = logging.getLogger(__name__)
 
+REVISIT_S = 5.0
+"""How soon to look again at what is not Ready: silence and lateness come without an event."""
 STATUS_EVERY_S = 0.5
 """At most one status write per object in this time."""
 
@@ -116,6 +118,8 @@ class Controller:
         await self._write(key, obj, status.model_dump(by_alias=True, exclude_none=True, mode="json"))
         if outcome.error is not None:
             raise outcome.error
+        if any(c.type == "Ready" and c.status != "True" for c in status.conditions or []):
+            self.queue.mark(key, after_s=REVISIT_S)
 
     def _forget(self, key: Key, sequence: int) -> None:
         self.fleet.want(key, {}, sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, binaries, launch
+from tests.component.controlplane.rig import OperatorProcess, Rig
 
 CRD = REPO / "crds" / "flashboot.io_modelreplicas.yaml"
 
@@ -53,7 +54,26 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def namespace(api: ApiServer) -> str:
+def namespace(api: ApiServer) -> Iterator[str]:
     name = f"test-{next(_numbers)}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    return name
+    yield name
+    api.call("DELETE", f"/apis/flashboot.io/v1alpha1/namespaces/{name}/modelreplicas")
+
+
+@pytest.fixture(scope="session")
+def operator(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    api.create("/api/v1/namespaces", {"metadata": {"name": "flashboot-system"}})
+    process = OperatorProcess(api, "flashboot-system", tmp_path_factory.mktemp("operator"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+async def rig(api: ApiServer, namespace: str, operator: OperatorProcess) -> AsyncIterator[Rig]:
+    """With an operator that runs and is ready."""
+    operator.start()
+    await operator.ready()
+    made = Rig(api, namespace, operator)
+    yield made
+    await made.close()

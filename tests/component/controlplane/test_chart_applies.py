@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from kit import tools
 from kit.errors import KitError
 from kit.kubectl import Kubectl, run
-
 from tests.component.controlplane.apiserver import ApiServer
 
 ROOT = Path(__file__).resolve().parents[3]

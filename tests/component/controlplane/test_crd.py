@@ -156,7 +156,11 @@ def test_every_field_explains_itself(api: ApiServer) -> None:
     from flashboot_operator.crdgen import model_replica as crd
 
     def bare(node: Object, where: str) -> list[str]:
-        found = [] if node.get("description") or where.split(".")[-1] in ("apiVersion", "kind", "metadata") else [where]
+        found = (
+            []
+            if node.get("description") or where.rsplit(".", maxsplit=1)[-1] in ("apiVersion", "kind", "metadata")
+            else [where]
+        )
         for name, child in node.get("properties", {}).items():
             found += bare(child, f"{where}.{name}")
         if node.get("items", {}).get("type") == "object":

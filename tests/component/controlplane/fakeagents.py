@@ -1,0 +1,270 @@
+"""Agents without memory: real HTTP servers that obey wire/control.py, so that the operator can be tested without nodes.
+
+They keep its rules: epoch and revision fence, an arena lives while a pod uses it or the desired state lists it, a clone
+asks its parents in order and accuses those that fail it, a child never gets ahead of its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass, field
+
+import httpx
+from aiohttp import web
+
+from flashboot_agent.wire.base import now
+from flashboot_agent.wire.control import (
+    Accepted,
+    Accusation,
+    Desired,
+    HostMemory,
+    Observed,
+    ObservedArena,
+    ObservedPod,
+    Problem,
+    WantedArena,
+)
+
+BYTES = 1000
+IDENTITY = "sha256:" + "1" * 64
+DIGEST = "sha256:" + "2" * 64
+MEMORY = HostMemory(
+    page_bytes=4096, shmem_enabled="never", huge_pages_total=0, huge_pages_free=0, huge_page_bytes=0, arena_pages="4 KiB",
+    budget_bytes=1 << 30, used_bytes=0,
+)  # fmt: skip
+
+
+@dataclass
+class FakeAgent:
+    node: str
+    ip: str
+    port: int
+    step: int = 100
+    """Bytes that a clone gets per turn."""
+    hold_at: int = BYTES
+    """A clone goes no further than this."""
+    seed_seals: bool = True
+    seed_problem: Problem | None = None
+    desired: Desired | None = None
+    epoch: int = 0
+    puts: list[Desired] = field(default_factory=list)
+    pods: dict[str, ObservedPod] = field(default_factory=dict)
+    arenas: dict[str, ObservedArena] = field(default_factory=dict)
+    instance: str = field(default_factory=lambda: str(uuid.uuid4()))
+    counter: int = 0
+
+    def __post_init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._runner: web.AppRunner | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._http = httpx.AsyncClient(timeout=2, trust_env=False)
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.add_routes(
+            [
+                web.put("/v1/desired", self._put),
+                web.get("/v1/observed", self._observed),
+                web.get("/v1/arenas/{arena}", self._arena),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.ip, self.port).start()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """As a kill: connections break, nothing answers."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def close(self) -> None:
+        await self.stop()
+        await self._http.aclose()
+
+    # What the test does
+
+    async def publish(self, uid: str, namespace: str, name: str, model_replica: str) -> None:
+        self.pods[uid] = ObservedPod(
+            uid=uid, namespace=namespace, name=name, model_replica=model_replica, phase="published", published_at=now()
+        )
+        await self._bump()
+
+    async def unpublish(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        await self._bump()
+
+    async def lose(self, arena: str) -> None:
+        self.arenas.pop(arena, None)
+        await self._bump()
+
+    def wanted(self, arena: str | None = None) -> WantedArena | None:
+        found = [a for a in (self.desired.arenas if self.desired else []) if arena in (None, a.arena)]
+        return found[0] if found else None
+
+    def only(self) -> ObservedArena | None:
+        return next(iter(self.arenas.values()), None)
+
+    # The protocol
+
+    async def _bump(self) -> None:
+        async with self._changed:
+            self.counter += 1
+            self._changed.notify_all()
+
+    def _answer(self, model: Accepted | Observed | ObservedArena | Problem, status: int = 200) -> web.Response:
+        return web.Response(body=model.to_json(), status=status, content_type="application/json")
+
+    async def _put(self, request: web.Request) -> web.Response:
+        desired = Desired.model_validate_json(await request.read())
+        stale = self.desired is not None and desired.epoch == self.epoch and desired.revision < self.desired.revision
+        if desired.epoch < self.epoch or stale:
+            return self._answer(Problem(reason="StaleEpoch", message=f"seen {self.epoch}", epoch=self.epoch), 409)
+        if desired.node != self.node:
+            return self._answer(Problem(reason="WrongNode", message=f"this is {self.node}"), 409)
+        self.desired, self.epoch = desired, desired.epoch
+        self.puts.append(desired)
+        await self._bump()
+        return self._answer(Accepted(epoch=desired.epoch, revision=desired.revision))
+
+    async def _observed(self, request: web.Request) -> web.Response:
+        after, wait = int(request.query.get("after", "-1")), float(request.query.get("waitSeconds", "0"))
+        async with self._changed:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._changed.wait_for(lambda: self.counter > after or after > self.counter)
+            except TimeoutError:
+                pass
+        return self._answer(
+            Observed(
+                node=self.node, instance=self.instance, version="test", counter=self.counter, epoch=self.epoch,
+                revision=self.desired.revision if self.desired else 0, chunk_address=f"{self.ip}:{self.port}", memory=MEMORY,
+                pods=list(self.pods.values()), arenas=list(self.arenas.values()),
+            )
+        )  # fmt: skip
+
+    async def _arena(self, request: web.Request) -> web.Response:
+        arena = self.arenas.get(request.match_info["arena"])
+        if arena is None or not arena.bytes:
+            return self._answer(Problem(reason="UnknownArena", message="not here"), 404)
+        return self._answer(arena)
+
+    # The work
+
+    async def _run(self) -> None:
+        while True:
+            if await self._turn():
+                await self._bump()
+            await asyncio.sleep(0.02)
+
+    async def _turn(self) -> bool:
+        changed = False
+        wanted = {a.arena: a for a in (self.desired.arenas if self.desired else [])}
+        for uid, pod in list(self.pods.items()):
+            arena = next((a.arena for a in wanted.values() if uid in a.pods), pod.arena)
+            if arena != pod.arena:
+                self.pods[uid] = pod.model_copy(update={"arena": arena})
+                changed = True
+        for name in list(self.arenas):
+            used = any(p.arena == name and p.phase in ("attached", "seeding") for p in self.pods.values())
+            if not used and name not in wanted:
+                del self.arenas[name]
+                changed = True
+        for name, want in wanted.items():
+            here = [p for p in self.pods.values() if p.arena == name]
+            if want.role == "seed":
+                changed |= self._seed(want, here)
+            elif want.role == "clone" and here:
+                changed |= await self._clone(want)
+            mine = self.arenas.get(name)
+            for pod in here:
+                if mine is not None and mine.state == "sealed" and pod.phase != "attached":
+                    update = {
+                        "phase": "attached",
+                        "attached_at": now(),
+                        "hello_at": now(),
+                        "way": mine.way,
+                        "problem": None,
+                    }
+                    self.pods[pod.uid] = pod.model_copy(update=update)
+                    changed = True
+        return changed
+
+    def _new(self, want: WantedArena, way: str, size: int) -> ObservedArena:
+        return ObservedArena.model_validate(
+            {
+                "arena": want.arena, "namespace": want.namespace, "model_replica": want.model_replica,
+                "model_replica_uid": want.model_replica_uid, "expected_identity": want.expected_identity,
+                "state": "seeding" if way == "seed" else "allocated", "way": way, "bytes": size, "watermark": 0,
+                "created_at": now(), "transport": "tcp" if way == "clone" else None,
+            }
+        )  # fmt: skip
+
+    def _seed(self, want: WantedArena, here: list[ObservedPod]) -> bool:
+        pod = next((p for p in here if p.uid == want.seed_pod), None)
+        mine = self.arenas.get(want.arena)
+        if pod is None or (mine is not None and mine.state == "sealed"):
+            return False
+        if self.seed_problem is not None:
+            if pod.problem != self.seed_problem:
+                self.arenas.pop(want.arena, None)
+                self.pods[pod.uid] = pod.model_copy(update={"problem": self.seed_problem, "phase": "connected"})
+                return True
+            return False
+        if mine is None or mine.state != "seeding":
+            self.arenas[want.arena] = self._new(want, "seed", BYTES)
+            self.pods[pod.uid] = pod.model_copy(update={"phase": "seeding", "hello_at": now(), "problem": None})
+            return True
+        if not self.seed_seals:
+            return False
+        update = {"state": "sealed", "watermark": BYTES, "sealed_at": now(), "identity": IDENTITY, "digest": DIGEST}
+        self.arenas[want.arena] = mine.model_copy(update=update)
+        return True
+
+    async def _clone(self, want: WantedArena) -> bool:
+        mine = self.arenas.get(want.arena)
+        if mine is None:
+            self.arenas[want.arena] = self._new(want, "clone", 0)
+            return True
+        if mine.state == "sealed":
+            return False
+        blamed = list(mine.accusations)
+        for parent in want.parents:
+            try:
+                answer = await self._http.get(f"http://{parent.address}/v1/arenas/{want.arena}")
+                theirs = ObservedArena.model_validate_json(answer.content) if answer.status_code == 200 else None
+            except httpx.HTTPError as error:
+                problem = Problem(reason="ParentUnreachable", message=f"{parent.node}: {error}"[:200])
+                if not any(a.node == parent.node for a in blamed):
+                    blamed.append(Accusation(node=parent.node, problem=problem, at=now()))
+                continue
+            if theirs is None:
+                continue
+            mark = min(theirs.watermark, mine.watermark + self.step, max(self.hold_at, mine.watermark))
+            update = {
+                "bytes": theirs.bytes, "watermark": max(mark, mine.watermark), "state": "filling", "parent": parent.node,
+                "accusations": blamed, "started_at": mine.started_at or now(),
+            }  # fmt: skip
+            if mark == theirs.bytes:
+                update |= {
+                    "state": "sealed",
+                    "sealed_at": now(),
+                    "identity": IDENTITY,
+                    "digest": DIGEST,
+                    "bytes_in": mark,
+                }
+            new = mine.model_copy(update=update)
+            if new == mine:
+                return False
+            self.arenas[want.arena] = new
+            return True
+        if blamed != mine.accusations:
+            self.arenas[want.arena] = mine.model_copy(update={"accusations": blamed})
+            return True
+        return False

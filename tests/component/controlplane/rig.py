@@ -1,0 +1,214 @@
+"""The operator as a process of its own, between a real API server and agents that are real HTTP servers.
+
+There are no kubelets and no controllers: the test itself makes nodes, and pods from the Deployment that it finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, free_port
+from tests.component.controlplane.fakeagents import FakeAgent
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+async def eventually(what: str, check: Callable[[], Awaitable[T]], deadline_s: float = 15) -> T:
+    """The first true answer of `check`; AssertionErrors inside count as not yet."""
+    end = time.monotonic() + deadline_s
+    last: object = None
+    while time.monotonic() < end:
+        try:
+            last = await check()
+            if last:
+                return last
+        except (AssertionError, ApiError, KeyError, IndexError, TypeError, httpx.HTTPError) as error:
+            last = repr(error)
+        await asyncio.sleep(0.03)
+    raise AssertionError(f"not within {deadline_s} s: {what}; last answer: {json.dumps(last, default=str)[:1500]}")
+
+
+class OperatorProcess:
+    """One operator for all tests; those that kill it start it again. Two at once would act on the same objects."""
+
+    def __init__(self, api: ApiServer, namespace: str, folder: Path) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.agent_port = free_port()
+        self.http_port = free_port()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+
+    def start(self, **environment: str) -> None:
+        """Nothing, when it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._starts += 1
+        env = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": f"{REPO}/operator:{REPO}/agent", "KUBECONFIG": str(self.api.kubeconfig),
+            "POD_NAMESPACE": self.namespace, "POD_NAME": "operator-0", "FLASHBOOT_HTTP_HOST": "127.0.0.1",
+            "FLASHBOOT_HTTP_PORT": str(self.http_port), "FLASHBOOT_AGENT_PORT": str(self.agent_port),
+            **environment,
+        }  # fmt: skip
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flashboot_operator"], env=env, stdout=out, stderr=subprocess.STDOUT, cwd=self._folder
+            )
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"operator-{self._starts}.log"
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        code = self._process.wait(timeout=20)
+        self._process = None
+        return code
+
+    async def ready(self) -> None:
+        async def check() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"the operator ended:\n{self.log.read_text()[-3000:]}")
+            return (await self.get("/readyz")).status_code == 200
+
+        await eventually("the operator is ready", check, 60)
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await http.get(f"http://127.0.0.1:{self.http_port}{path}", timeout=5)
+
+
+_hosts = itertools.count(1)
+
+
+class Rig:
+    """One test's nodes, agents and ModelReplicas."""
+
+    def __init__(self, api: ApiServer, namespace: str, operator: OperatorProcess) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.operator = operator
+        self.agents: dict[str, FakeAgent] = {}
+        self._pods = 0
+
+    async def close(self) -> None:
+        for item in (await self.call("GET", self.path("")))["items"]:
+            await self._quiet("DELETE", self.path(item["metadata"]["name"]))
+        for agent in self.agents.values():
+            await agent.close()
+        for name in self.agents:
+            await self._quiet("DELETE", f"/api/v1/namespaces/{self.operator.namespace}/pods/agent-{name}")
+            await self._quiet("DELETE", f"/api/v1/nodes/{name}")
+
+    async def _quiet(self, method: str, path: str) -> None:
+        try:
+            await self.call(method, path, {"gracePeriodSeconds": 0})
+        except ApiError as error:
+            if error.code != 404:
+                raise
+
+    # The cluster
+
+    async def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
+        return await asyncio.to_thread(self.api.call, method, path, body, content)
+
+    async def merge(self, path: str, body: Any) -> Any:
+        return await self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def path(self, name: str, sub: str = "") -> str:
+        parts = (f"/apis/flashboot.io/v1alpha1/namespaces/{self.namespace}/modelreplicas", name, sub)
+        return "/".join(p for p in parts if p)
+
+    async def node(self, number: int, **agent: Any) -> FakeAgent:
+        """A node with an agent that runs and a pod object that says where."""
+        host = next(_hosts)
+        name, ip = f"{self.namespace}-node-{number}", f"127.77.{host // 250}.{host % 250 + 1}"
+        await self.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+        await self.merge(f"/api/v1/nodes/{name}/status", {"status": {"nodeInfo": _NODE_INFO}})
+        self.agents[name] = FakeAgent(node=name, ip=ip, port=self.operator.agent_port, **agent)
+        await self.agents[name].start()
+        await self.agent_pod(name, ip)
+        return self.agents[name]
+
+    async def agent_pod(self, node: str, ip: str) -> None:
+        metadata = {"labels": {"app.kubernetes.io/name": "flashboot-agent"}}
+        await self._pod(f"agent-{node}", metadata, {}, node, ip, namespace=self.operator.namespace)
+
+    async def _pod(
+        self, name: str, metadata: Object, template: Object, node: str, ip: str, *, namespace: str = ""
+    ) -> Object:
+        pods = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+        spec = {**copy.deepcopy(template), "nodeName": node, "tolerations": [{"operator": "Exists"}]}
+        spec.setdefault("containers", [{"name": "c", "image": "i"}])
+        body = {"metadata": {**metadata, "name": name}, "spec": spec}
+        made = await self.call("POST", pods, body)
+        status = {
+            "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": made["metadata"]["creationTimestamp"]}],
+        }  # fmt: skip
+        got: Object = await self.merge(f"{pods}/{name}/status", {"status": status})
+        return got
+
+    async def deployment(self, name: str) -> Object:
+        got: Object = await self.call("GET", f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}")
+        return got
+
+    async def pod(self, model_replica: str, agent: FakeAgent, *, publish: bool = True) -> Object:
+        """A pod as the Deployment's controller would make it, bound to the agent's node, its volume published."""
+        template = (await self.deployment(model_replica))["spec"]["template"]
+        self._pods += 1
+        name = f"{model_replica}-{self._pods}"
+        made = await self._pod(name, template["metadata"], template["spec"], agent.node, agent.ip)
+        if publish:
+            await agent.publish(made["metadata"]["uid"], self.namespace, name, model_replica)
+        return made
+
+    async def set_ready(self, pod: Object) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        conditions = [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": pod["metadata"]["creationTimestamp"]},
+            {"type": "Ready", "status": "True", "lastTransitionTime": now},
+        ]
+        await self.merge(f"{path}/status", {"status": {"conditions": conditions}})
+
+    async def delete_pod(self, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        await self.call("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+        for agent in self.agents.values():
+            await agent.unpublish(pod["metadata"]["uid"])
+
+    async def status(self, name: str) -> Object:
+        got: Object = (await self.call("GET", self.path(name))).get("status") or {}
+        return got
+
+    async def condition(self, name: str, kind: str) -> Object:
+        found = [c for c in (await self.status(name)).get("conditions") or [] if c["type"] == kind]
+        return found[0] if found else {}
+
+    async def events(self, name: str) -> list[tuple[str, str]]:
+        got = await self.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+        return [(e["reason"], e["note"]) for e in got["items"] if e["regarding"]["name"] == name]
+
+
+_NODE_INFO = {
+    "architecture": "amd64", "bootID": "-", "containerRuntimeVersion": "-", "kernelVersion": "-", "kubeProxyVersion": "-",
+    "kubeletVersion": "-", "machineID": "-", "operatingSystem": "linux", "osImage": "-", "systemUUID": "-",
+}  # fmt: skip

@@ -1,0 +1,274 @@
+"""The operator as a process, between a real API server and agents that speak the real protocol."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from flashboot_agent.wire.control import Problem
+from tests.component.controlplane.fakeagents import BYTES, DIGEST, FakeAgent
+from tests.component.controlplane.rig import Rig, eventually
+from tests.component.controlplane.test_crd import model_replica
+
+pytestmark = pytest.mark.apiserver
+
+Object = dict[str, Any]
+
+
+async def create(rig: Rig, **spec: Any) -> Object:
+    got: Object = await rig.call("POST", rig.path(""), model_replica(**spec))
+    await eventually("the Deployment is applied", lambda: rig.deployment("m"))
+    return got
+
+
+async def sealed(agent: FakeAgent) -> None:
+    async def check() -> bool:
+        arena = agent.only()
+        assert arena is not None, "no arena"
+        assert arena.state == "sealed", arena.state
+        return True
+
+    await eventually(f"{agent.node} has a sealed arena", check)
+
+
+async def seeded(rig: Rig, agent: FakeAgent) -> Object:
+    """A first replica, all the way to Ready."""
+    pod = await rig.pod("m", agent)
+    await sealed(agent)
+    await rig.set_ready(pod)
+    return pod
+
+
+async def test_one_line_through_everything(rig: Rig) -> None:
+    a, b, c, d = [await rig.node(n) for n in (1, 2, 3, 4)]
+    made = await create(rig)
+    deployment = await rig.deployment("m")
+    assert deployment["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    assert deployment["spec"]["selector"] == {"matchLabels": {"flashboot.io/model-replica": "m"}}
+
+    first = await seeded(rig, a)
+
+    async def ready(count: int) -> Object:
+        status = await rig.status("m")
+        condition = await rig.condition("m", "Ready")
+        assert (condition["status"], condition["reason"]) == ("True", "AllReplicasReady"), condition
+        assert status["readyReplicas"] == count
+        return status
+
+    status = await eventually("one replica is Ready", lambda: ready(1))
+    assert status["selector"] == "flashboot.io/model-replica=m,flashboot.io/leader=true"
+    assert status["domains"] == [
+        {
+            "name": "default",
+            "residentReplicas": 1,
+            "source": first["metadata"]["name"],
+            "sourceNode": a.node,
+            "sourceReason": "OnlySealed",
+        }
+    ]
+    assert status["weights"] == {"version": 0, "digest": DIGEST}
+
+    generation = deployment["metadata"]["generation"]
+    await rig.merge(rig.path("m", "scale"), {"spec": {"replicas": 4}})
+
+    async def scaled() -> bool:
+        return bool((await rig.deployment("m"))["spec"]["replicas"] == 4)
+
+    await eventually("the Deployment is scaled", scaled)
+    after = await rig.deployment("m")
+    assert after["spec"]["template"] == deployment["spec"]["template"], "scaling must not touch the template"
+    assert after["metadata"]["generation"] == generation + 1
+
+    pods = [await rig.pod("m", agent) for agent in (b, c, d)]
+    for agent in (b, c, d):
+        await sealed(agent)
+    parents = {agent.node: agent.only().parent for agent in (b, c, d)}  # type: ignore[union-attr]
+    assert sorted(parents.values()).count(a.node) == 1, f"the source feeds one child, the others each other: {parents}"
+    for pod in pods:
+        await rig.set_ready(pod)
+    status = await eventually("all four are Ready", lambda: ready(4))
+    assert (status["lastClone"]["replicas"], status["lastClone"]["path"], status["lastClone"]["bytes"]) == (
+        3,
+        "tcp",
+        BYTES,
+    )
+
+    async def told() -> bool:
+        reasons = [reason for reason, _ in await rig.events("m")]
+        assert reasons.count("SeedElected") == 1
+        assert reasons.count("SeedSealed") == 1
+        assert reasons.count("SourceElected") == 1
+        assert reasons.count("CloneSealed") == 3
+        return "ReplicasReady" in reasons
+
+    await eventually("the Events tell the story", told)
+    view = (await rig.operator.get(f"/v1/modelreplicas/{rig.namespace}/m")).json()
+    assert view["plan"][0]["source"] == a.node
+    assert {n for n, v in view["nodes"].items() if v["arenas"]} == {a.node, b.node, c.node, d.node}
+    held = {n: agent.wanted().role for n, agent in rig.agents.items() if agent.wanted()}  # type: ignore[union-attr]
+    assert [n for n, role in held.items() if role == "hold"] == [a.node], held
+
+
+async def test_status_says_how_far_a_clone_is(rig: Rig) -> None:
+    a, b = await rig.node(1), await rig.node(2, hold_at=610)
+    await create(rig, replicas=2)
+    await seeded(rig, a)
+    pod = await rig.pod("m", b)
+
+    async def at() -> bool:
+        condition = await rig.condition("m", "Ready")
+        assert condition["reason"] == "Cloning", condition
+        return f"pod {pod['metadata']['name']}: rank tp0 on {b.node} at 61 % from {a.node}" in condition["message"]
+
+    await eventually("the message names replica, node, percent and parent", at)
+    assert (await rig.condition("m", "Reconciling"))["status"] == "True"
+    assert (await rig.condition("m", "Available"))["reason"] == "MinimumReplicasReady"
+
+
+async def test_deletion_in_the_middle_of_a_clone_leaves_nothing(rig: Rig) -> None:
+    a, b = await rig.node(1), await rig.node(2, hold_at=300)
+    await create(rig, replicas=2)
+    pods = [await seeded(rig, a), await rig.pod("m", b)]
+
+    async def cloning() -> bool:
+        arena = b.only()
+        return arena is not None and arena.watermark == 300
+
+    await eventually("the clone is in the middle", cloning)
+    await rig.call("DELETE", rig.path("m"))
+    for pod in pods:  # What garbage collection does.
+        await rig.delete_pod(pod)
+
+    async def gone() -> bool:
+        return not a.arenas and not b.arenas and a.wanted() is None and b.wanted() is None
+
+    await eventually("no arena is left and none is wanted", gone)
+    assert (await rig.operator.get(f"/v1/modelreplicas/{rig.namespace}/m")).status_code == 404
+
+
+async def test_a_killed_operator_goes_on_where_it_was_with_a_higher_epoch(rig: Rig) -> None:
+    a, b, c = await rig.node(1), await rig.node(2, hold_at=300), await rig.node(3)
+    await create(rig, replicas=3)
+    await seeded(rig, a)
+    await rig.pod("m", b)
+
+    async def cloning() -> bool:
+        arena = b.only()
+        return arena is not None and arena.watermark == 300
+
+    await eventually("a clone is in the middle", cloning)
+    epoch = a.epoch
+    rig.operator.kill()
+    pod = await rig.pod("m", c)  # Comes while nobody is there.
+    rig.operator.start()
+    await rig.operator.ready()
+    b.hold_at = BYTES
+    await sealed(b)
+    await sealed(c)
+    assert a.epoch > epoch
+    assert all(a_.state == "sealed" for agent in (a, b, c) for a_ in agent.arenas.values())
+    assert a.only().way == "seed"  # type: ignore[union-attr]
+    later = [[w.arena for w in put.arenas] for put in a.puts if put.epoch > epoch]
+    assert later, "the new operator has spoken"
+    assert all(list(a.arenas) == arenas for arenas in later), "and never told the source to go"
+    await rig.set_ready(pod)
+    status = await rig.status("m")
+    assert status["domains"][0]["sourceNode"] == a.node
+
+
+async def test_the_last_source_is_kept_when_its_pod_goes_and_dropped_at_zero(rig: Rig) -> None:
+    a, b = await rig.node(1), await rig.node(2)
+    await create(rig)
+    pod = await seeded(rig, a)
+    await rig.delete_pod(pod)
+    again = await rig.pod("m", b)
+    await sealed(b)
+    assert b.only().way == "clone"  # type: ignore[union-attr]
+    await rig.merge(rig.path("m"), {"spec": {"replicas": 0}})
+    await rig.delete_pod(again)
+
+    async def gone() -> bool:
+        return not a.arenas and not b.arenas
+
+    await eventually("scaled to zero, nothing is held", gone)
+
+
+async def test_a_checkpoint_that_is_missing_degrades_and_recovers(rig: Rig) -> None:
+    problem = Problem(reason="CheckpointMissing", message="/models/x/model-00001.safetensors is not there")
+    a = await rig.node(1, seed_problem=problem)
+    await create(rig)
+    pod = await rig.pod("m", a)
+
+    async def degraded() -> bool:
+        one, two = await rig.condition("m", "Degraded"), await rig.condition("m", "Ready")
+        assert (one["status"], one["reason"]) == ("True", "CheckpointMissing"), one
+        assert (two["status"], two["reason"]) == ("False", "CheckpointMissing"), two
+        return "model-00001.safetensors" in one["message"] and a.node in one["message"]
+
+    await eventually("the file is named", degraded)
+    a.seed_problem = None
+    await sealed(a)
+    await rig.set_ready(pod)
+
+    async def recovered() -> bool:
+        return (await rig.condition("m", "Degraded")).get("status") == "False" and (await rig.condition("m", "Ready"))[
+            "status"
+        ] == "True"
+
+    await eventually("it recovers by itself", recovered)
+
+
+async def test_a_dead_parent_is_replaced_and_told(rig: Rig) -> None:
+    a, b, c = await rig.node(1), await rig.node(2, hold_at=500), await rig.node(3)
+    await create(rig, replicas=3)
+    await seeded(rig, a)
+    await rig.pod("m", b)
+
+    async def halfway(agent: FakeAgent) -> bool:
+        arena = agent.only()
+        return arena is not None and arena.watermark == 500
+
+    await eventually("the first clone is halfway", lambda: halfway(b))
+    await rig.pod("m", c)
+
+    async def below_b() -> bool:
+        arena = c.only()
+        return arena is not None and arena.parent == b.node and arena.watermark == 500
+
+    await eventually("the second clone hangs below the first", below_b)
+    await b.stop()
+    await sealed(c)
+    assert c.only().parent == a.node  # type: ignore[union-attr]
+
+    async def told() -> bool:
+        return any(reason == "ParentReplaced" and b.node in note for reason, note in await rig.events("m"))
+
+    await eventually("an Event tells of the replaced parent", told)
+
+    async def degraded() -> bool:
+        condition = await rig.condition("m", "Degraded")
+        return condition["reason"] == "AgentUnavailable" and b.node in condition["message"]
+
+    await eventually("the silent agent is named", degraded, 25)
+
+
+async def test_a_template_that_the_api_server_refuses_stalls(rig: Rig) -> None:
+    bad = {"spec": {"containers": [{"name": "engine", "image": "x", "args": ["a"], "imagePullPolicy": "Sometimes"}]}}
+    await rig.call("POST", rig.path(""), model_replica(template=bad))
+
+    async def stalled() -> bool:
+        condition = await rig.condition("m", "Stalled")
+        return condition["reason"] == "TemplateRejected" and "imagePullPolicy" in condition["message"]
+
+    await eventually("the field is named", stalled)
+    good = {"spec": {"containers": [{"name": "engine", "image": "x", "args": ["a"]}]}}
+    await rig.merge(rig.path("m"), {"spec": {"template": good}})
+    await eventually("the Deployment is applied", lambda: rig.deployment("m"))
+
+
+async def test_a_termination_releases_the_lease(rig: Rig) -> None:
+    assert rig.operator.kill(signal.SIGTERM) == 0
+    lease = await rig.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{rig.operator.namespace}/leases/flashboot-operator")
+    assert lease["spec"].get("holderIdentity", "") == ""
