@@ -27,7 +27,8 @@ FROM scratch AS dist
 COPY --from=wheel /wheels/ /
 
 FROM ${BASE} AS runtime
-RUN useradd --uid 65532 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin flashboot
+RUN groupadd --gid 65532 flashboot \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin flashboot
 ENV PATH=/opt/flashboot/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin PYTHONUNBUFFERED=1
 RUN python3 -m venv /opt/flashboot
 

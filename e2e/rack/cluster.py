@@ -64,7 +64,7 @@ def up(nodes: int = DEFAULT_NODES, link_mbit: float = DEFAULT_LINK_MBIT) -> Path
     with lock.exclusive():
         _refuse_foreign_rack()
         teardown.take_down()
-        held = cache.hold(store)
+        held = cache.hold(store.parent)
         try:
             _start(programs, store, [node_name(n) for n in range(1, nodes + 1)], link_mbit, held)
         finally:
@@ -120,7 +120,7 @@ def boot_node(name: str) -> None:
     description = _description()
     if pids(name):
         raise RackError(f"{name} is running already")
-    held = Cache().hold(Path(description.store))
+    held = Cache().hold(Path(description.store).parent)
     try:
         node.boot(
             name,

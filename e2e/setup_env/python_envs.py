@@ -14,6 +14,9 @@ from setup_env.paths import ENGINE_STUB, REQUIREMENTS
 from setup_env.shell import run
 
 _UV_ENV = {"UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1"}  # trust what the machine trusts
+# Containers of the rack import from the engine environment and cannot write to it: without compiled modules each of
+# them would compile SGLang and torch anew.
+_COMPILE = "--compile-bytecode"
 
 
 def ensure_uv(cache: Cache) -> Path:
@@ -37,7 +40,7 @@ def ensure_dev(cache: Cache) -> Path:
     def build(into: Path) -> None:
         _install(cache, into, base, [["--require-hashes", "-r", str(pins)]])
 
-    return cache.entry("python-dev", [base, pins], build) / "bin" / "python"
+    return cache.entry("python-dev", [base, pins], build, keep=3) / "bin" / "python"
 
 
 def ensure_engine(cache: Cache) -> Path:
@@ -46,14 +49,17 @@ def ensure_engine(cache: Cache) -> Path:
     base = system.python311()
 
     def build(into: Path) -> None:
-        steps = [["--require-hashes", "-r", str(full)], ["--no-deps", "--require-hashes", "-r", str(bare)]]
+        steps = [
+            [_COMPILE, "--require-hashes", "-r", str(full)],
+            [_COMPILE, "--no-deps", "--require-hashes", "-r", str(bare)],
+        ]
         _install(cache, into, base, steps)
         site = into / "lib" / "python3.11" / "site-packages"
         for package in sorted(ENGINE_STUB.iterdir()):
             if package.name != "__pycache__":
                 shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
-    return cache.entry("python-engine", [base, full, bare, ENGINE_STUB], build) / "bin" / "python"
+    return cache.entry("python-engine", [base, full, bare, ENGINE_STUB, _COMPILE], build, keep=2) / "bin" / "python"
 
 
 def _install(cache: Cache, into: Path, base: str, steps: list[list[str]]) -> None:
