@@ -20,6 +20,8 @@ from typing import Any
 import grpc
 import pytest
 
+from flashboot_agent.door import __main__ as main
+from flashboot_agent.door import health
 from flashboot_agent.door.folders import PodFolders
 from flashboot_agent.door.proto import csi_pb2 as csi
 from flashboot_agent.door.proto import pluginregistration_pb2 as registration
@@ -403,8 +405,31 @@ def test_healthcheck(node: Node) -> None:
     away = check()
     assert away.returncode == 1
     assert "the door does not answer at" in away.stderr
-    node.start_door()
+    door = node.start_door()
     assert check().returncode == 0
+    door.kill()
+    assert check().returncode == 1
+
+
+def test_the_healthcheck_stays_cheap() -> None:
+    """On a busy node a probe that imports gRPC takes longer than its timeout, and kills a healthy door."""
+    code = "import sys, flashboot_agent.door.__main__; print(*(set(sys.modules) & {'grpc', 'pydantic', 'google'}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert f"plugins/{DRIVER_NAME}" == main.PLUGIN
+
+
+def test_the_health_socket_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    service = DoorService("node-1", SlowVolumes(), tmp_path / "csi.sock")  # type: ignore[arg-type]
+    service.serve(tmp_path / "reg.sock")
+    health_socket = health.HealthSocket(tmp_path / health.SOCKET, service.ask_itself)
+    assert health.ask(tmp_path / health.SOCKET) == 0
+    service.finish(1)
+    assert health.ask(tmp_path / health.SOCKET) == 1
+    assert "this door is closing" in capsys.readouterr().err
+    health_socket.close()
+    service.stop()
 
 
 # In this process, without mounts
@@ -427,7 +452,7 @@ class SlowVolumes:
 def test_calls_in_flight_end_before_the_door_leaves(tmp_path: Path) -> None:
     volumes = SlowVolumes()
     service = DoorService("node-1", volumes, tmp_path / "csi.sock")  # type: ignore[arg-type]
-    servers = service.serve(tmp_path / "reg.sock")
+    service.serve(tmp_path / "reg.sock")
     with Client(tmp_path / "csi.sock") as client, ThreadPoolExecutor(2) as pool:
         slow = pool.submit(client.publish, "/target", context())
         assert volumes.inside.wait(20)
@@ -439,8 +464,7 @@ def test_calls_in_flight_end_before_the_door_leaves(tmp_path: Path) -> None:
         volumes.go.set()
         slow.result(20)
         assert leaving.result(20) is True
-    for server in servers:
-        server.stop(0).wait(10)
+    service.stop()
 
 
 def test_a_file_in_the_sockets_place_is_not_removed(tmp_path: Path) -> None:

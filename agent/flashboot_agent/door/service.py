@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 
+from flashboot_agent.door.health import ASK_SECONDS
 from flashboot_agent.door.log import log
 from flashboot_agent.door.proto import csi_pb2 as csi
 from flashboot_agent.door.proto import pluginregistration_pb2 as registration
@@ -46,21 +47,41 @@ class DoorService:
         self._calls = threading.Condition()
         self._in_flight = 0
         self._finishing = False
+        self._servers: list[grpc.Server] = []  # held, since gRPC stops a server that nobody holds
 
-    def serve(self, registry_socket: Path) -> list[grpc.Server]:
+    def serve(self, registry_socket: Path) -> None:
         """Listen: first for volumes, then for kubelet's watcher, so that whoever is told of us can call us.
 
         Raises OSError when a socket can't be bound."""
-        return [
-            _listen(self._csi_socket, self._identity_handlers(), self._node_handlers()),
-            _listen(registry_socket, self._registration_handlers()),
-        ]
+        for path, handlers in (
+            (self._csi_socket, [self._identity_handlers(), self._node_handlers()]),
+            (registry_socket, [self._registration_handlers()]),
+        ):
+            self._servers.append(_listen(path, handlers))
 
     def finish(self, patience: float) -> bool:
         """Refuse new calls and wait for those in flight. Returns False when some are left after `patience` seconds."""
         with self._calls:
             self._finishing = True
             return self._calls.wait_for(lambda: self._in_flight == 0, patience)
+
+    def stop(self) -> None:
+        """For tests: this unlinks the sockets by path."""
+        for server in self._servers:
+            server.stop(0).wait(10)
+
+    def ask_itself(self) -> None:
+        """Call Probe over the socket that kubelet uses. Raises OSError when no answer comes in time."""
+        with grpc.insecure_channel(f"unix://{self._csi_socket}") as channel:
+            probe = channel.unary_unary(
+                "/csi.v1.Identity/Probe",
+                request_serializer=csi.ProbeRequest.SerializeToString,
+                response_deserializer=csi.ProbeResponse.FromString,
+            )
+            try:
+                probe(csi.ProbeRequest(), timeout=ASK_SECONDS)
+            except grpc.RpcError as error:
+                raise OSError(f"Probe over {self._csi_socket}: {error.details()}") from None
 
     # Identity
 
@@ -190,14 +211,14 @@ def _require_id(volume_id: str) -> None:
         raise BadVolume("volume_id is empty")
 
 
-def _listen(path: Path, *handlers: Handler) -> grpc.Server:
+def _listen(path: Path, handlers: list[Handler]) -> grpc.Server:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Left over from a door that died, or of the door that we replace: it serves its calls to the end without the path.
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(f"{path} is there and is no socket; remove it")
         path.unlink()
-    server = grpc.server(futures.ThreadPoolExecutor(8, thread_name_prefix="door"), handlers=list(handlers))
+    server = grpc.server(futures.ThreadPoolExecutor(8, thread_name_prefix="door"), handlers=handlers)
     try:
         server.add_insecure_port(f"unix://{path}")
     except RuntimeError as error:  # gRPC says why on stderr only, such as a path above the kernel's 107 characters
