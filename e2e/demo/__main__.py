@@ -13,7 +13,7 @@ from kit.errors import KitError
 
 from demo import cluster as clusters
 from demo.cluster import Cluster
-from demo.scenario import Scenario
+from demo.scenario import PLAIN_NAMESPACE, Scenario
 from demo.settings import Settings
 from demo.stages import Progress
 
@@ -61,7 +61,7 @@ def _run(settings: Settings, progress: Progress, found: list[Cluster]) -> int:
 def _explain(settings: Settings, progress: Progress, found: list[Cluster], failed: KitError) -> None:
     logs = settings.out / "logs"
     for cluster in found:
-        collect(cluster.kubectl, logs, (settings.namespace,))
+        collect(cluster.kubectl, logs, (settings.namespace, PLAIN_NAMESPACE))
     step = progress.current.name if progress.current else "start"
     print(f"\nFAILED in step: {step}\n{failed}\nlogs: {logs}", file=sys.stderr)
 

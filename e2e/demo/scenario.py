@@ -22,6 +22,7 @@ from demo.stages import Progress
 from demo.timeline import replicas
 
 PLAIN = "plain-sglang"
+PLAIN_NAMESPACE = "default"
 DRAW_SECONDS = 0.3
 
 
@@ -40,7 +41,7 @@ def plain_pod(settings: Settings) -> dict[str, Any]:
     engine = spec["containers"][0]
     engine["args"] = [*engine["args"], "--load-format=auto"]
     engine["readinessProbe"] = {"httpGet": {"path": "/ready", "port": ENGINE_PORT}, "periodSeconds": 1}
-    meta = {"name": PLAIN, "namespace": settings.namespace, "labels": {"app": PLAIN}}
+    meta = {"name": PLAIN, "namespace": PLAIN_NAMESPACE, "labels": {"app": PLAIN}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, "restartPolicy": "Never"}}
 
 
@@ -54,11 +55,11 @@ class Scenario:
     def run(self) -> list[Check]:
         """Everything after the installation; writes the report and gives the checks."""
         settings = self.settings
+        with self.progress.stage("plain SGLang, for comparison") as stage:
+            reference = self._ask_plain(stage.say)
         with self.progress.stage("kubectl apply") as stage:
             self.kubectl("apply", "-f", str(settings.example))
             stage.say(str(settings.example.name))
-        with self.progress.stage("plain SGLang, for comparison") as stage:
-            reference = self._ask_plain(stage.say)
         with self.progress.stage("first replica seeds") as stage:
             self._until_ready(1, settings.engine_seconds, stage.say)
         with self.progress.stage("ask the seed") as stage:
@@ -98,7 +99,7 @@ class Scenario:
 
     def _ask_plain(self, say: Any) -> Answer:
         """A plain engine's answers; the pod is gone afterwards."""
-        namespace = self.settings.namespace
+        namespace = PLAIN_NAMESPACE
         self.kubectl.apply(json.dumps(plain_pod(self.settings)))
 
         def ready() -> None:

@@ -6,7 +6,8 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from kit.modules import ROOT, run_module
+from kit.kubectl import run
+from kit.modules import ROOT, environment, run_module
 from rack.settings import MODELS
 
 FULL = "qwen3-moe-demo"
@@ -29,7 +30,8 @@ def ensure(name: str) -> bool:
     if path.is_dir() and note.is_file() and note.read_text() == stamp.hexdigest():
         return False
     shutil.rmtree(path, ignore_errors=True)
-    run_module("demo.checkpoint", str(path), "--size", SIZES[name], seconds=600)
+    engine = run_module("setup_env", "path", "engine", seconds=3600).strip()  # the maker needs its tokenizers
+    run([engine, "-m", "demo.checkpoint", str(path), "--size", SIZES[name]], seconds=600, env=environment())
     note.write_text(stamp.hexdigest())
     return True
 
