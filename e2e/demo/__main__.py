@@ -6,16 +6,15 @@ import signal
 import sys
 import types
 
-from kit import checkpoints
-from kit.chart import wait_installed
-from kit.diagnose import collect
-from kit.errors import KitError
-
 from demo import cluster as clusters
 from demo.cluster import Cluster
 from demo.scenario import PLAIN_NAMESPACE, Scenario
 from demo.settings import Settings
 from demo.stages import Progress
+from kit import checkpoints
+from kit.chart import wait_installed
+from kit.diagnose import collect
+from kit.errors import KitError
 
 VALUES: dict[str, object] = {"image.tag": "dev", "holder.budgetMiB": 1024}
 """What the rack needs: its own images, and a budget that four nodes on one small machine can keep."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit.engines import Answer, first_difference
-
 from demo.settings import Settings
 from demo.timeline import Replica
+from kit.engines import Answer, first_difference
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo.settings import ROOT, Settings
+from demo.stages import Progress, Stage
 from kit import tools
 from kit.apiserver import ApiServer
 from kit.chart import Helm
 from kit.errors import CommandFailed
 from kit.kubectl import Kubectl
 from kit.modules import environment
-
-from demo.settings import ROOT, Settings
-from demo.stages import Progress, Stage
 
 RACK_KUBECONFIG = ROOT / "build" / "rack" / "kubeconfig"
 TAIL = 12

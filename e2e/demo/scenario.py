@@ -7,10 +7,6 @@ import time
 from typing import Any
 
 import yaml
-from kit.agents import observed
-from kit.engines import ENGINE_PORT, PROMPTS, TOKENS, Answer, ask
-from kit.errors import DeadlineExceeded
-from kit.eventually import NotYet, eventually
 
 from demo.checks import Check, checks, token_differences
 from demo.cluster import Cluster
@@ -20,6 +16,10 @@ from demo.screen import Screen
 from demo.settings import Settings
 from demo.stages import Progress
 from demo.timeline import replicas
+from kit.agents import observed
+from kit.engines import ENGINE_PORT, PROMPTS, TOKENS, Answer, ask
+from kit.errors import DeadlineExceeded
+from kit.eventually import NotYet, eventually
 
 PLAIN = "plain-sglang"
 PLAIN_NAMESPACE = "default"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kit.errors import KitError
-
 from demo.live import NodeView
+from kit.errors import KitError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashboot_agent.wire.control import Observed, ObservedArena
-
 from kit.apiserver import ApiServer
 from kit.kubectl import Kubectl
 

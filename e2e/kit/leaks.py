@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from flashboot_agent.wire.control import Observed
-
 from kit.agents import SYSTEM
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from flashboot_agent.wire.control import Observed, ObservedArena
 
+from flashboot_agent.wire.control import Observed, ObservedArena
 from kit import agents
 from kit.apiserver import ApiServer
 from kit.errors import KitError

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kit import tools
 from kit.agents import SYSTEM
 from kit.apiserver import ApiServer

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kit import checkpoints
 from kit.checkpoints import TINY
 from kit.eventually import NotYet, eventually
 from kit.world import ENGINE_SECONDS, Mrep, World, manifest, restarts
-
 from rack.settings import MODELS
 
 INDEX = "model.safetensors.index.json"

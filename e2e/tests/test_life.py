@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
+
 from flashboot_agent.wire.control import Observed, ObservedPod
 from kit import checkpoints
 from kit.agents import SYSTEM, agents

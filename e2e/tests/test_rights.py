@@ -12,7 +12,6 @@ from typing import Any
 from kit.eventually import NotYet, eventually
 from kit.kubectl import Kubectl
 from kit.world import World
-
 from rack.settings import LOGS
 
 OURS = "system:serviceaccount:flashboot-system:"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from kit import tools
 from kit.errors import KitError
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flashboot_agent.wire.control import ObservedArena, ObservedPod
-from kit.engines import Answer, first_difference
-from kit.errors import KitError
 
 from demo.checks import checks, token_differences
 from demo.live import NodeView
@@ -19,6 +16,9 @@ from demo.screen import Screen, line
 from demo.settings import Settings
 from demo.stages import Progress
 from demo.timeline import Replica, replicas, rfc3339
+from flashboot_agent.wire.control import ObservedArena, ObservedPod
+from kit.engines import Answer, first_difference
+from kit.errors import KitError
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARENA = "arena-" + "a" * 32
