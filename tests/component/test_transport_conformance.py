@@ -181,6 +181,16 @@ def test_a_child_follows_a_growing_watermark(growing: World) -> None:
     assert into == DATA
 
 
+def test_a_resumed_child_does_not_wait_for_more_than_the_parent_can_verify(growing: World) -> None:
+    """It goes on in the middle of a chunk, and gets that chunk's rest as soon as the parent has the chunk."""
+    growing.arena.rise(2 * MIB)
+    streaming = Streaming(growing.connect(), MIB + 100, bytearray(len(DATA)))
+    until(streaming.changed, lambda: streaming.done == 2 * MIB)
+    growing.arena.rise(len(DATA))
+    streaming.end()
+    assert streaming.failure is None
+
+
 def test_a_parent_that_waits_itself_is_not_blamed(growing: World) -> None:
     """Its watermark stands still for many polls: the stream goes on and says so each time."""
     into = bytearray(len(DATA))

@@ -155,15 +155,16 @@ class TcpPull(Pull):
     def _stream(self, start: int, into: memoryview) -> Generator[Piece, None, None]:
         self._skip_abandoned()
         size, chunk = self.meta.nbytes, self._settings.chunk_bytes
+        window = self._settings.in_flight * chunk
         done = ask = start
         landed: dict[int, int] = {}  # pieces behind a request that came back empty; at most in_flight of them
         while done < size:
             # Never further ahead than the window, counted from the first missing byte: that bounds `landed`.
-            while len(self._asked) < self._settings.in_flight and ask < min(
-                size, done + self._settings.in_flight * chunk
-            ):
-                self._ask(ask, min(chunk, size - ask))
-                ask += min(chunk, size - ask)
+            while len(self._asked) < self._settings.in_flight and ask < min(size, done + window):
+                # Up to a multiple of the chunk, where parents' watermarks stand: bytes across one would come later.
+                length = min(chunk - ask % chunk, size - ask)
+                self._ask(ask, length)
+                ask += length
             asked, data = self._next_data()
             if not data.length:
                 self._ask(asked.offset, asked.length)
