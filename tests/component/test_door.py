@@ -372,7 +372,7 @@ def test_a_killed_door_leaves_running_pods_alone_and_the_next_one_goes_on(node: 
     first.kill()
     (node.run / "pods" / f"{OTHER}.tmp").mkdir()  # as if it had died in the middle of others
     (node.run / "pods" / f"{OTHER}.gone").mkdir()
-    (node.run / "meta" / f".{OTHER}.json").write_text("{")
+    (node.run / "meta" / f".{OTHER}.tmp").write_text("{")
     assert len(node.mounts_at(target)) == 1
     node.start_door()
     with node.client() as client:

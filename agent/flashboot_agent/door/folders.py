@@ -58,7 +58,7 @@ class PodFolders:
         if self._same(pod):
             return False
         final = self._meta / f"{pod.uid}.json"
-        unfinished = self._meta / f".{pod.uid}.json"
+        unfinished = self._meta / f".{pod.uid}.tmp"  # no .json: whoever lists those must not see it
         unfinished.write_bytes(pod.to_json())
         unfinished.chmod(0o644)
         unfinished.rename(final)
