@@ -31,7 +31,7 @@ from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
 from flashboot_agent.transport.choose import choose
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.control import ArenaState, WantedArena
 
 log = Log(__name__)
 
@@ -115,7 +115,7 @@ class Agent:
         for arena in node.store.all():
             held = rules.Held(arena.state, arena.name in attached, arena.name in users)
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
-                self._drop(arena.name, "no published pod uses it and no fresh desired state lists it")
+                self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
         self._clones(users)
 
     def _clones(self, users: dict[str, list[str]]) -> None:
@@ -131,8 +131,8 @@ class Agent:
                 clone.update(wanted_here[name])
             elif not clone.alive:
                 del node.clones[name]
-            else:
-                self._drop(name, "the clone is no longer wanted")
+            elif (arena := node.store.get(name)) is None or arena.state != "sealed":  # else it is about to end
+                self._drop(name, arena.state if arena else None, "the clone is no longer wanted")
         for name, wanted in wanted_here.items():
             if name not in node.clones and name not in self._dropping:
                 clone = node.clones[name] = Clone(
@@ -146,8 +146,10 @@ class Agent:
                 log.info("clone started", arena=name, parents=[parent.node for parent in wanted.parents])
                 clone.start()
 
-    def _drop(self, name: str, why: str) -> None:
-        """End its clone, free its memory; in a thread, once at a time."""
+    def _drop(self, name: str, seen: ArenaState | None, why: str) -> None:
+        """End its clone, free its memory; in a thread, once at a time.
+
+        An arena that was sealed since it was `seen` stays: it is worth more now, and the next round decides anew."""
         if name in self._dropping:
             return
         self._dropping.add(name)
@@ -158,7 +160,9 @@ class Agent:
         def drop() -> None:
             if clone is not None and not clone.join(self.node.settings.connect_seconds + 2):
                 log.error("clone does not end", arena=name)
-            self.node.store.drop(name, why)
+            arena = self.node.store.get(name)
+            if arena is not None and arena.state == seen:
+                self.node.store.drop(name, why)
 
         self._background(self._dropped(name, drop))
 
@@ -212,7 +216,7 @@ class Agent:
             log.info("arena verified", arena=arena.name)
         else:
             log.error("arena differs from its digests", arena=arena.name)
-            self._drop(arena.name, "its bytes differ from its digests")
+            self._drop(arena.name, arena.state, "its bytes differ from its digests")
 
     def _ready(self, why_not: str | None) -> None:
         if why_not != self._why_not_ready:

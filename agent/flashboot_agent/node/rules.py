@@ -52,8 +52,8 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
     wanted = find(name, desired)
     if wanted is None:
         return False
-    if held.state in ("filling", "allocated") and wanted.role == "seed":
-        return False  # the clone was overtaken by an election: this node's pod loads the checkpoint itself
+    if held.state in ("filling", "allocated") and wanted.role != "clone":
+        return False  # overtaken: this node's pod was elected to load the checkpoint, or nobody needs it here
     return fresh or held.used
 
 
