@@ -11,11 +11,13 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flashboot_agent.core.errors import CommitRefused, FlashBootError
 from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.wire import attach as wire
+from flashboot_agent.wire.base import WireModel
 from flashboot_agent.wire.layout import Layout
 
 ARENA = "arena-" + "0" * 32
@@ -39,7 +41,7 @@ class Peer:
         self._connections: list[socket.socket] = []
         self.open()
 
-    # -- what tests do ---------------------------------------------------------------------------------------------------
+    # -- what tests do ---------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -48,16 +50,15 @@ class Peer:
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
-        self._listener.close()
         self.path.unlink()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept; closing alone would not
         self.drop_all()
 
     def drop_all(self) -> None:
         for connection in self._connections:
-            try:
+            with suppress(OSError):  # that engine is gone already
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # that engine is gone already
         self._connections.clear()
 
     def wait_for(self, kind: type, count: int = 1, seconds: float = 20) -> None:
@@ -76,18 +77,23 @@ class Peer:
         self.memory, self.layout, self.identity = None, None, {}
         self.seen.clear()
 
-    # -- what an agent does ------------------------------------------------------------------------------------------------
+    # -- what an agent does ----------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
             except OSError:
+                listener.close()
                 return
             self._connections.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            self._converse(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
         identity: dict[str, str] = {}
         while True:
             try:
@@ -162,5 +168,5 @@ class Peer:
         os.close(arena)
         os.close(document)
 
-    def _send(self, connection: socket.socket, message: wire.WireModel, descriptors: list[int] | None = None) -> None:
+    def _send(self, connection: socket.socket, message: WireModel, descriptors: list[int] | None = None) -> None:
         socket.send_fds(connection, [message.to_json()], descriptors or [])

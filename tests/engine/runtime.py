@@ -62,7 +62,7 @@ def _start_groups(server_args: Any) -> None:
     initialize_dp_attention(server_args)
 
 
-def load(model_config: Any, **load_config: Any) -> tuple[Any, Any]:
+def load(model_config: Any) -> tuple[Any, Any]:
     """Loader and model, by way of SGLang's factory."""
     from sglang.srt.configs.device_config import DeviceConfig
     from sglang.srt.configs.load_config import LoadConfig

@@ -42,7 +42,7 @@ def _register(arguments: list[str]) -> None:
             before_start(arguments)
     if SCHEDULER_MODULE in sys.modules:
         install(scheduler_hooks())
-        _verify()
+        verify()
     elif ours is not None and multiprocessing.parent_process() is None:
         from flashboot_agent.engine.guard import server_hooks
 
@@ -95,7 +95,7 @@ def get_model_loader(original: Callable[..., Any], *arguments: Any, **named: Any
     return FlashBootLoader(load_config, settings)
 
 
-def _verify() -> None:
+def verify() -> None:
     """Raises RuntimeError unless every place that asks SGLang for a loader asks us."""
     from sglang.srt.model_executor.model_runner_components import load_model_utils
     from sglang.srt.model_loader import loader

@@ -1,0 +1,191 @@
+"""The layout planner on small modules: ties, shared storages, private buffers, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from flashboot_agent.core.errors import UnsupportedModel
+from flashboot_agent.engine import rebind, seed, walk
+from flashboot_agent.engine.mapping import as_tensor
+from flashboot_agent.engine.plan import plan
+from torch import nn
+
+IDENTITY = {"model": "small"}
+
+
+class Odd(nn.Module):
+    """One of everything that a layout must carry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 5, bias=False, dtype=torch.bfloat16)
+        self.tied = nn.Linear(3, 5, bias=False, dtype=torch.bfloat16)
+        self.tied.weight = self.first.weight
+        self.register_buffer("kept", torch.arange(7, dtype=torch.int64))
+        self.register_buffer("passing", torch.ones(2), persistent=False)
+        self.register_buffer("nothing", None)
+        self.fused = nn.Parameter(torch.randn(4, 6), requires_grad=False)
+        self.part = self.fused.detach()[1:3, ::2]  # another object on the same storage
+        self.empty = torch.empty(0)
+        self.first.weight.note = "kept"  # type: ignore[attr-defined]
+
+
+def odd() -> Odd:
+    torch.manual_seed(1)
+    return Odd()
+
+
+def on_meta() -> Odd:
+    with torch.device("meta"):
+        return Odd()
+
+
+def packed(model: nn.Module) -> tuple[Any, Any]:
+    import os
+
+    planned = plan(walk.tensors(model), IDENTITY, {})
+    descriptor = os.memfd_create("arena")
+    os.ftruncate(descriptor, planned.layout.arena_bytes)
+    seed.pack(planned, os.dup(descriptor), planned.layout.arena_bytes)
+    from flashboot_agent.engine.mapping import map_arena
+
+    base = as_tensor(map_arena(descriptor, planned.layout.arena_bytes, writable=False))
+    os.close(descriptor)
+    return planned, base
+
+
+def test_storages_are_aligned_disjoint_and_grouped() -> None:
+    layout = plan(walk.tensors(odd()), IDENTITY, {}).layout
+    assert all(storage.offset % 512 == 0 for storage in layout.storages)
+    assert len(layout.storages) == 5  # first+tied, kept, passing, fused+part, empty
+    assert len(layout.tensors) == 6
+    assert len(layout.bindings) == 7
+    kinds = {
+        binding.attribute: layout.storages[layout.tensors[binding.tensor].storage].kind for binding in layout.bindings
+    }
+    assert kinds == {
+        "weight": "shared",
+        "fused": "shared",
+        "part": "shared",
+        "kept": "runtime",
+        "passing": "runtime",
+        "empty": "runtime",
+    }
+
+
+def test_the_same_model_gives_the_same_document() -> None:
+    assert (
+        plan(walk.tensors(odd()), IDENTITY, {}).layout.to_json()
+        == plan(walk.tensors(odd()), IDENTITY, {}).layout.to_json()
+    )
+
+
+def test_install_and_repoint_end_with_the_same_structure() -> None:
+    original, seeded = odd(), odd()
+    planned, base = packed(seeded)
+    rebind.repoint(planned.tensors, planned.layout, base)
+    rebind.verify(seeded, planned.layout, base)
+    attached = on_meta()
+    rebind.install(attached, planned.layout, base)
+    rebind.verify(attached, planned.layout, base)
+    for one, two, three in zip(*(walk.tensors(model) for model in (original, seeded, attached)), strict=True):
+        assert torch.equal(one.tensor, two.tensor), str(one)
+        assert torch.equal(one.tensor, three.tensor), str(one)
+        assert one.tensor.stride() == two.tensor.stride() == three.tensor.stride()
+    assert attached.first.weight is attached.tied.weight
+    assert attached.first.weight.note == "kept"  # type: ignore[attr-defined]
+    assert attached.part.untyped_storage().data_ptr() == attached.fused.untyped_storage().data_ptr()
+    assert "passing" in attached._non_persistent_buffers_set
+
+
+def test_private_buffers_can_be_written_and_shared_ones_are_not_copied() -> None:
+    planned, base = packed(odd())
+    one, two = on_meta(), on_meta()
+    for model in (one, two):
+        rebind.install(model, planned.layout, base)
+    one.kept.add_(1)
+    assert torch.equal(two.kept, torch.arange(7))
+    assert one.fused.data_ptr() == two.fused.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda model: model.register_buffer("more", torch.ones(1)), "more is in this model but not in the seed's"),
+        (lambda model: model._parameters.pop("fused"), "fused is a parameter of the seed's model"),
+        (lambda model: setattr(model, "first", None), "has a module 'first'"),
+        (lambda model: model.__dict__.update(part=torch.ones(2)), "outside of the meta device"),
+    ],
+)
+def test_a_model_that_differs_from_the_layout_is_refused_unchanged(change: Any, says: str) -> None:
+    planned, base = packed(odd())
+    model = on_meta()
+    change(model)
+    before = [id(item.tensor) for item in walk.tensors(model)]
+    with pytest.raises(UnsupportedModel, match=says):
+        rebind.install(model, planned.layout, base)
+    assert [id(item.tensor) for item in walk.tensors(model)] == before
+
+
+def test_verify_finds_a_tensor_that_was_left_on_meta() -> None:
+    planned, base = packed(odd())
+    model = on_meta()
+    rebind.install(model, planned.layout, base)
+    model.part = torch.empty_like(model.part, device="meta")
+    with pytest.raises(UnsupportedModel, match=r"part is still on the meta device"):
+        rebind.verify(model, planned.layout, base)
+
+
+def test_verify_finds_a_tensor_outside_of_the_arena_and_a_lost_tie() -> None:
+    planned, base = packed(odd())
+    model = on_meta()
+    rebind.install(model, planned.layout, base)
+    fused = model.fused
+    model._parameters["fused"] = nn.Parameter(fused.clone(), requires_grad=False)
+    with pytest.raises(UnsupportedModel, match=r"fused .* lies outside of the arena"):
+        rebind.verify(model, planned.layout, base)
+    model._parameters["fused"] = fused
+    model.tied._parameters["weight"] = nn.Parameter(model.first.weight.detach())
+    with pytest.raises(UnsupportedModel, match="tied"):
+        rebind.verify(model, planned.layout, base)
+
+
+def test_hidden_tensors_are_found_in_lists_objects_and_slots() -> None:
+    class Holder:
+        __slots__ = ("inside",)
+
+    model = on_meta()
+    holder = Holder()
+    holder.inside = {"table": [torch.empty(3, device="meta")]}  # type: ignore[attr-defined]
+    model.helper = holder
+    with pytest.raises(UnsupportedModel, match=r"helper\.inside\['table'\]\[0\]"):
+        walk.require_none_hidden(model)
+
+
+def test_a_hidden_tensor_that_only_the_load_made_is_found() -> None:
+    shadow, loaded = on_meta(), odd()
+    shadow.groups = loaded.groups = [torch.ones(1)]  # the process's own: both have it
+    walk.require_none_hidden(shadow, loaded)
+    loaded.cache = {"scales": torch.ones(2)}
+    with pytest.raises(UnsupportedModel, match=r"cache\['scales'\]"):
+        walk.require_none_hidden(shadow, loaded)
+
+
+def test_scalars_are_applied_and_objects_are_not_invented() -> None:
+    model = on_meta()
+    rebind.apply_marks(model, {"first": {"padded": True, "scale": 0.5}}, walk.marks(model))
+    assert model.first.padded is True
+    assert model.first.scale == 0.5
+    with pytest.raises(UnsupportedModel, match=r"an object <some\.Thing> at first\.thing"):
+        rebind.apply_marks(model, {"first": {"thing": "<some.Thing>"}}, walk.marks(model))
+
+
+def test_tensors_that_are_no_dense_host_memory_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="meta"):
+        plan(walk.tensors(on_meta()), IDENTITY, {})
+    model = nn.Module()
+    model.register_buffer("sparse", torch.eye(3).to_sparse())
+    with pytest.raises(UnsupportedModel, match="no dense tensor"):
+        plan(walk.tensors(model), IDENTITY, {})
