@@ -136,7 +136,7 @@ def _plan_arena(
                 fresh=world.agents[node].fresh,
                 accused=any(parent == node for _, parent in accused),
                 cordoned=node in world.nodes and world.nodes[node].cordoned,
-                engines=len(a.pods),
+                engines=_engines(world.agents[node], by_node.get(node, [])),
                 children=len(a.children),
             )
             for node, a in sealed.items()
@@ -178,6 +178,10 @@ def _plan_arena(
     if owner.wants_replicas:
         wanted[source.node] = _want(owner, result, by_node.get(source.node, []), "hold", first=first)
     return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source, None, edges, wanted)
+
+
+def _engines(agent: Agent, there: list[Pod]) -> int:
+    return sum(1 for pod in there if (seen := agent.pod(pod.uid)) is not None and seen.phase == "attached")
 
 
 def _seeding(world: World, node: str, there: list[Pod]) -> str | None:

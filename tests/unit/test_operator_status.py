@@ -1,0 +1,160 @@
+"""Status, conditions and Events, and that docs/reference/conditions.md lists every reason."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from flashboot_agent.wire.control import Problem
+from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.facts import Trouble, World, pod_of
+from flashboot_operator.core.replica import Memory, Owner, plan_replica
+from flashboot_operator.core.status import compute_status
+from tests.unit.operatorkit import NOW, SIZE, agent, arena, owner, pod, seen, world
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def look(owner_: Owner, world_: World, before: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    plans = plan_replica(owner_, world_, Memory())
+    made = compute_status(owner_, world_, plans, generation=3, before=before or {}, refused=more.get("refused"))
+    return made.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+
+
+def serving(count: int) -> World:
+    pods = [pod(f"p{i}", f"n{i}", at=i, ready=True, ready_at=NOW) for i in range(count)]
+    agents = [agent(f"n{i}", pods=[seen(f"p{i}", "attached")], arenas=[arena(transport="tcp")]) for i in range(count)]
+    return world(pods, agents)
+
+
+def test_all_is_well() -> None:
+    status = look(owner(replicas=2), serving(2))
+    assert conditions(status) == {
+        "Available": ("True", "MinimumReplicasReady"),
+        "Ready": ("True", "AllReplicasReady"),
+        "SourceAvailable": ("True", "ServingAndSealed"),
+        "Degraded": ("False", "AsExpected"),
+    }
+    assert (status["replicas"], status["readyReplicas"], status["updatedReplicas"]) == (2, 2, 2)
+    assert status["lastClone"] | {"completedAt": ""} == {
+        "replicas": 2, "path": "tcp", "bytes": SIZE, "cloneMilliseconds": 30000, "apiReadyMilliseconds": 10000, "completedAt": "",
+    }  # fmt: skip
+
+
+def test_a_transition_time_moves_only_with_the_status() -> None:
+    first = look(owner(replicas=2), serving(2))
+    later = World(**{**serving(2).__dict__, "now": NOW + timedelta(minutes=1)})
+    assert look(owner(replicas=2), later, first)["conditions"] == first["conditions"]
+    worse = look(owner(replicas=3), later, first)
+    moved = {c["type"]: c["lastTransitionTime"] for c in worse["conditions"]}
+    assert moved["Ready"] != moved["Degraded"]
+
+
+def test_scaled_to_zero_is_ready() -> None:
+    status = look(owner(replicas=0), world([], []))
+    assert conditions(status)["Ready"] == ("True", "ScaledToZero")
+    assert status["domains"] == []
+
+
+def test_a_running_clone_is_described() -> None:
+    there = serving(1)
+    slow = agent("n9", pods=[seen("p9")], arenas=[arena("filling", watermark=610, parent="n0")])
+    both = world([*there.pods, pod("p9", "n9", at=9)], [*there.agents.values(), slow])
+    status = look(owner(replicas=2), both)
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["reason"], ready["message"]) == ("Cloning", "pod p9: rank tp0 on n9 at 61 % from n0")
+    assert conditions(status)["Reconciling"] == ("True", "Progressing")
+
+
+def test_the_operator_away_from_an_agent_makes_nobody_unready() -> None:
+    there = serving(2)
+    mute = World(**{**there.__dict__, "agents": {}, "missing_agents": {"n0": 12.0, "n1": 12.0}})
+    status = look(owner(replicas=2), mute)
+    assert status["readyReplicas"] == 2
+    assert conditions(status)["Ready"][0] == "True"
+    assert conditions(status)["Degraded"] == ("True", "AgentUnavailable")
+
+
+def test_a_problem_names_pod_node_and_file() -> None:
+    problem = Problem(reason="CheckpointTruncated", message="/m/a.safetensors ends at byte 5 of 10")
+    status = look(owner(), world([pod("p", "n")], [agent("n", pods=[seen("p", problem=problem)])]))
+    degraded = next(c for c in status["conditions"] if c["type"] == "Degraded")
+    assert degraded["reason"] == "CheckpointTruncated"
+    assert degraded["message"] == "pod p: rank tp0 on n: /m/a.safetensors ends at byte 5 of 10"
+    assert conditions(status)["Ready"] == ("False", "CheckpointTruncated")
+
+
+def test_a_refused_template_stalls() -> None:
+    status = look(owner(), world([], []), refused=Trouble("TemplateRejected", "no"))
+    assert conditions(status)["Stalled"] == ("True", "TemplateRejected")
+    assert "Reconciling" not in conditions(status)
+
+
+def test_an_exceeded_quota_is_told() -> None:
+    failure = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": "pods x: exceeded quota: q",
+    }
+    status = look(owner(), world([], [], deployment={"metadata": {"name": "m"}, "status": {"conditions": [failure]}}))
+    assert conditions(status)["Degraded"] == ("True", "QuotaExceeded")
+
+
+def test_the_last_clone_stays_when_replicas_go() -> None:
+    first = look(owner(replicas=3), serving(3))
+    assert first["lastClone"]["replicas"] == 3
+    assert look(owner(replicas=1), serving(1), first)["lastClone"] == first["lastClone"]
+
+
+def test_what_kubelet_says_of_a_pod() -> None:
+    raw: dict[str, Any] = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"nodeName": "n", "containers": [{"name": "engine"}]},
+        "status": {
+            "containerStatuses": [
+                {"name": "engine", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such"}}}
+            ]
+        },
+    }
+    trouble = pod_of(raw).trouble
+    assert trouble == Trouble("ImagePullFailed", "pod p: container engine on n: ErrImagePull: no such")
+
+
+def test_events_have_stable_names_and_old_news_is_not_told() -> None:
+    here, there = owner(replicas=2), serving(2)
+    plans = plan_replica(here, there, Memory())
+    status = compute_status(here, there, plans, generation=1, before={}, refused=None)
+    notes = notes_of(here, there, plans, status, [])
+    assert {n.reason for n in notes} == {"SourceElected", "CloneSealed", "ReplicasReady"}
+    assert len({n.name(here) for n in notes}) == len(notes)
+    again = notes_of(here, there, plans, status, [])
+    assert [n.name(here) for n in again] == [n.name(here) for n in notes]
+    later = World(**{**there.__dict__, "now": NOW + timedelta(hours=1)})
+    assert "CloneSealed" not in {n.reason for n in notes_of(here, later, plans, status, [])}
+
+
+def test_every_reason_is_documented() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", (REPO / "docs/reference/conditions.md").read_text(), re.MULTILINE))
+    source = "".join(
+        p.read_text()
+        for folder in ("core", "reconcile", "agents")
+        for p in (REPO / "operator/flashboot_operator" / folder).glob("*.py")
+    )
+    said = set(re.findall(r'say\("\w+", [^,]+?, "(\w+)"', source)) | set(re.findall(r'Trouble\(\s*"(\w+)"', source))
+    said |= set(re.findall(r'Note\("\w+", "(\w+)"', source))
+    from typing import get_args
+
+    from flashboot_agent.wire.control import ProblemReason
+    from flashboot_operator.core.progress import Stage
+
+    internal = {"BadRequest", "StaleEpoch", "WrongNode", "UnknownArena", "NotReady", "TornFrame"}
+    said |= set(get_args(ProblemReason)) - internal
+    said |= set(get_args(Stage)) - {"Unbound", "Unpublished", "Unknown", "Ready"}
+    assert said <= documented, sorted(said - documented)
