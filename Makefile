@@ -24,14 +24,15 @@ help: ## list the targets
 	grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .PHONY: demo
-demo: setup native ## scale a real SGLang from 1 to 4 on a cluster on this machine, and report (KEEP=1 leaves it up)
+demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, and report (KEEP=1 leaves it up)
+	if [ -z "$${KUBECONFIG:-}" ]; then $(SETUP) ensure all; fi
 	python=$(DEV); cd e2e
 	PYTHONPATH=.:../agent:../operator exec $$python -m demo
 
 .PHONY: test
 test: lint generated native setup ## everything that CI runs, end-to-end tests last
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
-	if compgen -G 'tests/engine/test_*.py' > /dev/null; then $$engine $(PYTEST) tests/engine; fi
+	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
 	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
 
 .PHONY: test-fast

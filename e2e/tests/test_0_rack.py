@@ -24,6 +24,7 @@ T = TypeVar("T")
 E2E = Path(__file__).resolve().parents[1]
 IMAGE = "docker.io/flashboot/agent:dev"
 RACK_TIMEOUT_S = 3600  # the first `up` on a machine builds everything
+pytestmark = pytest.mark.timeout(600)
 
 
 def machine() -> dict[str, set[str]]:
@@ -184,7 +185,6 @@ def test_a_node_loses_power_and_comes_back(cluster: None) -> None:
     run_pod("after-boot", "node-3", SERVE)
 
 
-@pytest.mark.timeout(300)
 def test_after_kills_down_leaves_nothing(cluster: None, before: dict[str, set[str]]) -> None:
     os.kill(rack.pid_of("node-2"), signal.SIGKILL)
     api_servers = [p for p in cgroups.pids("control") if program(Path(f"/proc/{p}")) == "kube-apiserver"]
@@ -194,7 +194,6 @@ def test_after_kills_down_leaves_nothing(cluster: None, before: dict[str, set[st
     assert_nothing_left(before)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", ["pki", "node-1", "node-3"])
 def test_up_killed_half_way_leaves_nothing_after_down(moment: str, before: dict[str, set[str]]) -> None:
     state = E2E.parent / "build" / "rack" / "state"
@@ -207,7 +206,6 @@ def test_up_killed_half_way_leaves_nothing_after_down(moment: str, before: dict[
     assert_nothing_left(before)
 
 
-@pytest.mark.timeout(300)
 def test_up_replaces_a_rack_that_is_up(before: dict[str, set[str]]) -> None:
     rack.up(nodes=1)
     first = rack.pid_of("node-1")
