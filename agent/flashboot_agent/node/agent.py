@@ -7,7 +7,10 @@ threads; a round never waits for one.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from aiohttp import web
 
@@ -34,6 +37,9 @@ from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import ArenaState, WantedArena
 
 log = Log(__name__)
+
+THREADS: Final = 64
+"""Blocking work at a time: allocations and drops wait more than they compute, and must not starve each other."""
 
 Serve = Callable[[ArenaCatalog], Server]
 
@@ -66,7 +72,9 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Arenas stay with the holder."""
         node, settings = self.node, self.node.settings
-        node.board.bind(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(THREADS, "work"))
+        node.board.bind(loop)
         node.board.listen(self._wake.set)
         node.desired.load(now())
         node.pods.load()
@@ -88,8 +96,12 @@ class Agent:
                 except OSError as error:  # a full disk, say: the next tick tries again
                     log.error("round failed", exc_info=error)
                 waiting = asyncio.create_task(self._wake.wait())
-                await asyncio.wait({waiting, stopped}, timeout=settings.tick_seconds, return_when="FIRST_COMPLETED")
+                await asyncio.wait(
+                    {waiting, stopped, keeper}, timeout=settings.tick_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
                 waiting.cancel()
+                if keeper.done():
+                    keeper.result()  # a fault of ours: end loudly, the arenas stay with the holder
         finally:
             keeper.cancel()
             stopped.cancel()
@@ -127,10 +139,11 @@ class Agent:
             if rules.clones(wanted, arena.state if arena else None, used=wanted.arena in users):
                 wanted_here[wanted.arena] = wanted
         for name, clone in list(node.clones.items()):
-            if name in wanted_here and clone.alive:
+            if name in wanted_here and clone.ended_at is None:
                 clone.update(wanted_here[name])
-            elif not clone.alive:
-                del node.clones[name]
+            elif clone.ended_at is not None:
+                if time.monotonic() - clone.ended_at >= node.settings.tick_seconds:  # one that fails makes no hot loop
+                    del node.clones[name]
             elif (arena := node.store.get(name)) is None or arena.state != "sealed":  # else it is about to end
                 self._drop(name, arena.state if arena else None, "the clone is no longer wanted")
         for name, wanted in wanted_here.items():
@@ -227,9 +240,15 @@ class Agent:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_report)
 
     def _end_threads(self) -> None:
         for clone in self.node.clones.values():
             clone.join(self.node.settings.connect_seconds + 2)
         if self._server is not None:
             self._server.close()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background work failed", exc_info=error)

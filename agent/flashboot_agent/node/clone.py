@@ -76,19 +76,20 @@ class Clone:
         self._cancelled = False
         self._revision = 0
         self._pull: Pull | None = None
+        self._parent: Peer | None = None
+        self._said: tuple[str, str] = ("", "")
         self._thread = threading.Thread(target=self._run, name=f"clone-{wanted.arena[-8:]}", daemon=True)
+        self.ended_at: float | None = None
+        """When its thread ended, by the monotonic clock."""
         self.problem: Problem | None = None
         self.accusations: list[Accusation] = []
+        """The last of each parent, newest last."""
         self.created_at = now()
         self.note = "waits for a parent"
 
     @property
     def wanted(self) -> WantedArena:
         return self._wanted
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
 
     def start(self) -> None:
         self._thread.start()
@@ -101,6 +102,9 @@ class Clone:
             self._wanted = wanted
             self._revision += 1
             self._changed.notify_all()
+            left = self._pull if self._unlisted() else None
+        if left is not None:
+            left.close()
 
     def cancel(self) -> None:
         """End it at once; `join` waits for the thread."""
@@ -125,6 +129,7 @@ class Clone:
         except UnknownArena as error:
             log.info("clone ended", arena=self._wanted.arena, why=str(error))
         finally:
+            self.ended_at = time.monotonic()
             self._notify()
 
     def _until_sealed(self) -> None:
@@ -140,6 +145,8 @@ class Clone:
                     return
                 except FlashBootError as error:
                     self._raise_if_cancelled()
+                    if self._unlisted():
+                        break  # the operator took it away; that is why it ended
                     self._blame(parent, error)
                     failures[parent.node] = error
                 if self._revision != revision or isinstance(_last(failures), InsufficientMemory):
@@ -183,6 +190,7 @@ class Clone:
     def _clone_from(self, parent: Peer) -> None:
         began = time.monotonic()
         wanted = self._wanted
+        self._parent = parent
         choice = self._choose(parent)
         self.note = f"asks {parent.node} over {choice.transport.name}"
         pull = choice.transport.connect(parent, wanted.arena, self._settings.node, self._settings.connect_seconds)
@@ -203,6 +211,8 @@ class Clone:
                 self._fill(arena, pull, parent)
                 self._raise_if_cancelled()
                 arena.seal_clone()
+        except OSError as error:
+            raise FlashBootError(f"{wanted.arena}: this node failed: {error}") from error
         finally:
             with self._changed:
                 self._pull = None
@@ -249,7 +259,9 @@ class Clone:
         moved = time.monotonic()
         with closing(pull.stream(arena.received, view)) as stream:
             for piece in stream:
-                self._raise_if_unwanted(parent)
+                self._raise_if_cancelled()
+                if self._unlisted():
+                    raise NotReady(f"{parent.node} is no longer a parent of {arena.name}")
                 if piece.nbytes == 0:
                     self._raise_if_stalled(arena, parent, moved, piece.parent_watermark)
                     continue
@@ -268,24 +280,26 @@ class Clone:
             f"{parent_watermark} of {arena.nbytes}"
         )
 
-    def _raise_if_unwanted(self, parent: Peer) -> None:
-        self._raise_if_cancelled()
-        wanted = self._wanted
-        if wanted.parents and parent not in wanted.parents:
-            raise NotReady(f"{parent.node} is no longer a parent of {wanted.arena}")
+    def _unlisted(self) -> bool:
+        """The operator listed other parents since. An empty list takes nothing away from a clone that runs."""
+        parents = self._wanted.parents
+        return self._parent is not None and bool(parents) and self._parent not in parents
 
     def _raise_if_cancelled(self) -> None:
         if self._cancelled:
             raise Cancelled
 
     def _blame(self, parent: Peer, error: FlashBootError) -> None:
-        log.warning("clone failed", arena=self._wanted.arena, parent=parent.node, reason=error.reason, why=str(error))
+        if (said := (parent.node, str(error))) != self._said:  # a wait asks four times a second, and is told once
+            self._said = said
+            log.warning("clone failed", arena=self._wanted.arena, parent=said[0], reason=error.reason, why=said[1])
         if isinstance(error, NotReady):
             return
-        if isinstance(error, InsufficientMemory):  # of this node; no parent is to blame
+        if isinstance(error, InsufficientMemory) or type(error) is FlashBootError:  # this node's; no parent is to blame
             self._trouble(error.problem())
             return
-        self.accusations = [*self.accusations, Accusation(node=parent.node, problem=error.problem(), at=now())][-16:]
+        others = [each for each in self.accusations if each.node != parent.node]
+        self.accusations = [*others, Accusation(node=parent.node, problem=error.problem(), at=now())][-16:]
         arena = self._store.get(self._wanted.arena)
         if arena is not None:
             arena.accusations = self.accusations

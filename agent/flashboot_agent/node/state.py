@@ -41,13 +41,12 @@ class NodeState:
         return rules.arena_of(pod.meta, self.desired.current, place)
 
     def users(self) -> dict[str, list[str]]:
-        """Arena → published pods that belong to it."""
+        """Arena → published pods that have it, or belong to it by the last desired state."""
         found: dict[str, list[str]] = {}
         for pod in self.pods:
             wanted = self.wanted_by(pod)
-            name = pod.told.arena or (wanted.arena if wanted else None)
-            if name:
-                found.setdefault(name, []).append(pod.uid)
+            for name in {pod.told.arena, wanted.arena if wanted else None} - {None}:
+                found.setdefault(str(name), []).append(pod.uid)
         return found
 
     def attached(self) -> set[str]:
