@@ -75,6 +75,10 @@ def until_empty(node: Node) -> None:
     eventually(lambda: node.held() == 0 and not node.memory_files(), f"nothing left on {node.name}")
 
 
+def until_happened(proxy: ChunkProxy, faults: int) -> None:
+    eventually(lambda: len(proxy.happened) == faults, f"{faults} faults; happened: {proxy.happened}")
+
+
 @contextmanager
 def proxy_to(node: Node) -> Iterator[tuple[ChunkProxy, Peer]]:
     proxy = ChunkProxy(node.peer.address)
@@ -127,6 +131,28 @@ def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twic
     for node, uid in ((b, first), (c, second)):
         assert attached_bytes(node, uid) == DATA
     assert c.until_sealed().parent == "b"
+
+
+def test_an_agent_that_is_killed_again_and_again_receives_each_byte_once(nodes: Nodes) -> None:
+    a, b, _ = nodes
+    seed(a)
+    with proxy_to(a) as (proxy, way):
+        stalls = [17, 6 * MIB + 5, 6 * MIB + 6, 19 * MIB]
+        for stall in stalls:
+            proxy.inject("stall", stall)
+        uid = clone(b, way)
+        for number in range(1, len(stalls) + 1):
+            until_happened(proxy, number)
+            before = b.arena()
+            b.kill_agent()
+            b.start_agent()
+            after = eventually(b.arena, "the arena is back")
+            assert before is not None
+            assert after.bytes_in >= before.watermark
+        sealed = b.until_sealed()
+        assert sealed.bytes_in == len(DATA)
+        assert sealed.refetched_chunks == 0
+    assert attached_bytes(b, uid) == DATA
 
 
 def test_a_flipped_byte_is_refused_counted_and_fetched_again(nodes: Nodes) -> None:

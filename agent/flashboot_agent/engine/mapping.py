@@ -20,13 +20,16 @@ from flashboot_agent.wire.layout import Layout
 def map_arena(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
     """Map all of an arena. The descriptor stays the caller's.
 
+    The mapping may be longer than `nbytes`: of an arena on reserved huge pages only whole pages can be unmapped, and a
+    writable mapping that stayed would forbid the seal.
+
     Raises BadRequest when the file is not `nbytes` long.
     """
     held = os.fstat(descriptor).st_size
     if held < nbytes:
         raise BadRequest(f"the agent announced {nbytes} bytes and handed over {held}")
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED, prot=protection)
+    return mmap.mmap(descriptor, held, flags=mmap.MAP_SHARED, prot=protection)
 
 
 def unmap(mapping: mmap.mmap, what: str) -> None:

@@ -41,6 +41,9 @@ log = Log(__name__)
 THREADS: Final = 64
 """Blocking work at a time: allocations and drops wait more than they compute, and must not starve each other."""
 
+SHUTDOWN_SECONDS: Final = 0.5
+"""For long polls at the end; their operator asks the next agent."""
+
 Serve = Callable[[ArenaCatalog], Server]
 
 
@@ -80,7 +83,11 @@ class Agent:
         node.pods.load()
         self._server = await asyncio.to_thread(self._serve, node.store)
         node.chunk_address = self._server.address
-        runner = web.AppRunner(application(node, self._metrics, lambda: self._why_not_ready), access_log=None)
+        runner = web.AppRunner(
+            application(node, self._metrics, lambda: self._why_not_ready),
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
         await runner.setup()
         await web.TCPSite(runner, settings.bind, settings.http_port).start()
         watch = FolderWatch([settings.meta, settings.pods], self._wake.set)

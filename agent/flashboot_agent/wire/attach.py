@@ -94,6 +94,8 @@ class Seed(WireModel):
 
 
 class Writable(WireModel):
+    """Map the whole file (fstat's size), which is `bytes` rounded up to whole huge pages where the node has them."""
+
     type: Literal["writable"] = "writable"
     arena: ArenaId
     bytes: int
