@@ -19,10 +19,27 @@ from flashboot_operator.api.status import Status
 
 Schema = dict[str, Any]
 KEPT = (
-    "description", "type", "format", "enum", "default", "minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems",
-    "required", "properties", "items", "additionalProperties", "x-kubernetes-validations", "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields",
-)  # fmt: skip
+    "description",
+    "type",
+    "format",
+    "enum",
+    "default",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "required",
+    "properties",
+    "items",
+    "additionalProperties",
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-preserve-unknown-fields",
+)
 """All that we emit, in this order; anything else that pydantic may say is an error here, never lost in silence."""
 
 DROPPED = {"title", "x-flashboot-schema"}
@@ -33,9 +50,9 @@ COLUMNS = [
     ("Ready", "integer", ".status.readyReplicas", "Replicas ready", 0),
     ("Source", "string", ".status.domains[0].source", "Whose arena feeds new replicas", 0),
     ("Domain", "string", ".status.domains[0].name", "NVLink domain of the source", 1),
-    ("Boot", "integer", ".status.lastClone.apiReadyMilliseconds", "Milliseconds from volume published to all Ready, last scale-up", 0),
+    ("Boot", "integer", ".status.lastClone.apiReadyMilliseconds", "Milliseconds the last scale-up took", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Age", 0),
-]  # fmt: skip
+]
 
 
 def pod_template(description: str) -> Schema:
@@ -68,8 +85,8 @@ def pod_template(description: str) -> Schema:
                 },
             },
             "spec": {
-                "description": "As the spec of a pod; see `kubectl explain pod.spec`. The API server checks it when FlashBoot "
-                "applies the Deployment; what it refuses is shown in the condition Stalled.",
+                "description": "As the spec of a pod; see `kubectl explain pod.spec`. The API server checks it when "
+                "FlashBoot applies the Deployment; what it refuses is shown in the condition Stalled.",
                 "type": "object",
                 "required": ["containers"],
                 "properties": {
@@ -89,12 +106,10 @@ def pod_template(description: str) -> Schema:
     }
 
 
-def structural(schema: Schema, defs: dict[str, Schema]) -> Schema:
-    """One node of a JSON schema of pydantic as a node of a structural schema."""
+def _folded(schema: Schema, defs: dict[str, Schema]) -> Schema:
+    """With references and optional types folded in; what stands beside them wins."""
     node = dict(schema)
-    if node.get("x-flashboot-schema") == "pod-template":
-        return pod_template(node["description"])
-    while True:  # Fold references and optional types in; what stands beside them wins.
+    while True:
         if ref := node.pop("$ref", None):
             node = {**defs[ref.rsplit("/", 1)[1]], **node}
         elif (options := node.pop("anyOf", None)) is not None:
@@ -105,7 +120,14 @@ def structural(schema: Schema, defs: dict[str, Schema]) -> Schema:
             if node.get("default", ...) is None:
                 node.pop("default")
         else:
-            break
+            return node
+
+
+def structural(schema: Schema, defs: dict[str, Schema]) -> Schema:
+    """One node of a JSON schema of pydantic as a node of a structural schema."""
+    if schema.get("x-flashboot-schema") == "pod-template":
+        return pod_template(schema["description"])
+    node = _folded(schema, defs)
     if "const" in node:
         node["enum"] = [node.pop("const")]
     if node.get("type") == "integer":
@@ -134,7 +156,8 @@ def schema_of(model: type[BaseModel]) -> Schema:
 def model_replica() -> Schema:
     """The CustomResourceDefinition of ModelReplica."""
     root = {
-        "description": "ModelReplica: one model at one immutable revision, served by replicas that clone their weights from a resident one.",
+        "description": "ModelReplica: one model at one immutable revision, served by replicas that clone their weights "
+        "from a resident one.",
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -165,7 +188,7 @@ def model_replica() -> Schema:
                 "singular": "modelreplica",
                 "shortNames": ["mrep"],
                 "categories": ["flashboot"],
-            },  # fmt: skip
+            },
             "scope": "Namespaced",
             "versions": [
                 {

@@ -1,4 +1,4 @@
-"""The fan-out plan, for arbitrary facts: a forest below sealed roots, nobody below somebody who has less, one child each."""
+"""The fan-out plan, for any facts: a forest below sealed roots, nobody below one who has less, one child each."""
 
 from __future__ import annotations
 

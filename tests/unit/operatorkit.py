@@ -21,9 +21,15 @@ DIGEST = "sha256:" + "d" * 64
 IDENTITY = "sha256:" + "e" * 64
 SIZE = 1000
 MEMORY = HostMemory(
-    page_bytes=4096, shmem_enabled="never", huge_pages_total=0, huge_pages_free=0, huge_page_bytes=0, arena_pages="4 KiB",
-    budget_bytes=1, used_bytes=0,
-)  # fmt: skip
+    page_bytes=4096,
+    shmem_enabled="never",
+    huge_pages_total=0,
+    huge_pages_free=0,
+    huge_page_bytes=0,
+    arena_pages="4 KiB",
+    budget_bytes=1,
+    used_bytes=0,
+)
 
 
 def spec(**more: Any) -> Spec:
@@ -55,21 +61,35 @@ def pod(name: str, node: str | None, *, at: int = 0, **more: Any) -> Pod:
 def arena(state: str = "sealed", *, watermark: int | None = None, name: str = ARENA, **more: Any) -> ObservedArena:
     complete = state == "sealed"
     body: dict[str, Any] = {
-        "arena": name, "namespace": "ns", "model_replica": "m", "model_replica_uid": OWNER_UID, "expected_identity": EXPECTED,
-        "state": state, "way": "clone", "bytes": SIZE, "watermark": SIZE if complete else watermark or 0,
-        "created_at": NOW - timedelta(seconds=60), "sealed_at": NOW - timedelta(seconds=30) if complete else None,
-        "identity": IDENTITY if complete else None, "digest": DIGEST if complete else None,
-    }  # fmt: skip
+        "arena": name,
+        "namespace": "ns",
+        "model_replica": "m",
+        "model_replica_uid": OWNER_UID,
+        "expected_identity": EXPECTED,
+        "state": state,
+        "way": "clone",
+        "bytes": SIZE,
+        "watermark": SIZE if complete else watermark or 0,
+        "created_at": NOW - timedelta(seconds=60),
+        "sealed_at": NOW - timedelta(seconds=30) if complete else None,
+        "identity": IDENTITY if complete else None,
+        "digest": DIGEST if complete else None,
+    }
     return ObservedArena.model_validate(body | more)
 
 
 def seen(name: str, phase: str = "published", problem: Problem | None = None) -> ObservedPod:
     return ObservedPod.model_validate(
         {
-            "uid": uid(name), "namespace": "ns", "name": name, "model_replica": "m", "phase": phase,
-            "published_at": NOW - timedelta(seconds=10), "problem": problem,
+            "uid": uid(name),
+            "namespace": "ns",
+            "name": name,
+            "model_replica": "m",
+            "phase": phase,
+            "published_at": NOW - timedelta(seconds=10),
+            "problem": problem,
         }
-    )  # fmt: skip
+    )
 
 
 def agent(
@@ -77,9 +97,17 @@ def agent(
 ) -> Agent:
     number = sum(node.encode()) % 250
     observed = Observed(
-        node=node, instance="0" * 8, version="t", counter=1, epoch=1, revision=0, chunk_address=f"10.0.0.{number}:9441",
-        memory=MEMORY, pods=pods or [], arenas=arenas or [],
-    )  # fmt: skip
+        node=node,
+        instance="0" * 8,
+        version="t",
+        counter=1,
+        epoch=1,
+        revision=0,
+        chunk_address=f"10.0.0.{number}:9441",
+        memory=MEMORY,
+        pods=pods or [],
+        arenas=arenas or [],
+    )
     return Agent(node, observed, **more)
 
 

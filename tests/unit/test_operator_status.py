@@ -43,8 +43,13 @@ def test_all_is_well() -> None:
     }
     assert (status["replicas"], status["readyReplicas"], status["updatedReplicas"]) == (2, 2, 2)
     assert status["lastClone"] | {"completedAt": ""} == {
-        "replicas": 2, "path": "tcp", "bytes": SIZE, "cloneMilliseconds": 30000, "apiReadyMilliseconds": 10000, "completedAt": "",
-    }  # fmt: skip
+        "replicas": 2,
+        "path": "tcp",
+        "bytes": SIZE,
+        "cloneMilliseconds": 30000,
+        "apiReadyMilliseconds": 10000,
+        "completedAt": "",
+    }
 
 
 def test_a_transition_time_moves_only_with_the_status() -> None:

@@ -1,4 +1,4 @@
-"""All agents: found by their pods, each with a task of its own; and what all ModelReplicas together want of each node."""
+"""All agents: found by their pods, each with a task of its own; and what all ModelReplicas together want of a node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Protocol
 from flashboot_agent.wire.control import WantedArena
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.node import NodeAgent
-from flashboot_operator.core.facts import Agent
-from flashboot_operator.kube.reflector import Key
+from flashboot_operator.core.facts import Agent, Key
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +122,27 @@ class Fleet:
         """It could not be decided anew; what was wanted stays."""
         self.want(key, self._wanted.get(key, {}), sequence)
 
-    async def all_looked_at(self, keys: set[Key]) -> None:
-        """Wait until each of the keys was looked at once since the start."""
-        while not keys <= self._looked_at.keys():
+    async def all_heard(self, deadline_s: float) -> None:
+        """Wait for the first word of every agent that has an address, not longer than the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                for agent in list(self._agents.values()):
+                    if agent.ip:
+                        await agent.first_word.wait()
+        except TimeoutError:
+            mute = [node for node, agent in self._agents.items() if agent.ip and not agent.first_word.is_set()]
+            log.warning("going on without the word of some agents", extra={"nodes": mute, "waitedSeconds": deadline_s})
+
+    async def all_looked_at(self, keys: set[Key], sequence: int) -> None:
+        """Wait until each of the keys was looked at with all that was heard up to `sequence`."""
+        while any(self._looked_at.get(key, -1) < sequence for key in keys):
             self._look.clear()
             await self._look.wait()
+
+    def prune(self, known: set[Key]) -> None:
+        """Forget when keys were looked at that are gone for good."""
+        needed = known.union(*(agent.gate or set() for agent in self._agents.values()))
+        self._looked_at = {key: at for key, at in self._looked_at.items() if key in needed}
 
     def open_up(self) -> None:
         if not self.open:
@@ -160,7 +175,7 @@ class Fleet:
                 self._tasks.pop(node).cancel()
                 del self._agents[node]
                 self._missing_since[node] = agent.last_seen
-                for key in agent.keys():
+                for key in agent.concerns():
                     self._on_change(key)
         for node, ip in addresses.items():
             if node not in self._agents:

@@ -1,8 +1,8 @@
 """One node's agent: what it observes, and what it is told. An agent that does not answer is a state, never an error.
 
-When a node may be told something: only after it has been heard, and after every ModelReplica that it holds something of
-was looked at *with* what was heard. Else an operator that has just started, or a node that was away, would be told a state
-in which the arena that it keeps for others is missing, and would drop it.
+When a node may be told something: only after it has been heard, and after every ModelReplica that it holds something
+of was looked at *with* what was heard. Else an operator that has just started would tell it a state in which the arena
+that it keeps for others is missing, and the node would drop it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from flashboot_agent.wire.control import Desired, Observed, WantedArena
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused
-from flashboot_operator.kube.reflector import Key
+from flashboot_operator.core.facts import Key
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class NodeAgent:
         self.gate: set[Key] | None = None
         """Keys that have to be looked at before the node may be told something; None: it was not heard yet."""
         self.gate_is_new = False
+        self.first_word = asyncio.Event()
         self.put: Desired | None = None
         """The last state that it accepted."""
         self._client = client
@@ -71,7 +72,6 @@ class NodeAgent:
         self._wanted = wanted
         self._heard = heard
         self._failing_since: float | None = time.monotonic()
-        self._never = True
         self._told_at = 0.0
         self._flags = (False, False)
         self._blamed: dict[tuple[str, str, str], float] = {}
@@ -83,7 +83,7 @@ class NodeAgent:
 
     @property
     def fresh(self) -> bool:
-        return not self._never and self.silent_s < GRACE_S
+        return self.first_word.is_set() and self.silent_s < GRACE_S
 
     @property
     def trusted(self) -> bool:
@@ -98,7 +98,7 @@ class NodeAgent:
         now = time.monotonic()
         return frozenset((arena, node) for (arena, node, _), at in self._blamed.items() if now - at < ACCUSATION_S)
 
-    def keys(self) -> set[Key]:
+    def concerns(self) -> set[Key]:
         """ModelReplicas that the node holds something of."""
         if self.observed is None:
             return set()
@@ -146,26 +146,27 @@ class NodeAgent:
         self.gate = None
         if self._flags != (self.fresh, self.trusted):
             self._flags = (self.fresh, self.trusted)
-            self._heard(self, self.keys())
+            self._heard(self, self.concerns())
 
     def _take(self, seen: Observed) -> None:
         before, self.observed = self.observed, seen
         back = self._failing_since is not None
         if back:
             log.info("agent answers", extra={"node": self.node, "ip": self.ip, "afterSeconds": round(self.silent_s, 1)})
-        self._failing_since, self._never, self._flags = None, False, (True, True)
+        self._failing_since, self._flags = None, (True, True)
         now = time.monotonic()
         present = {(a.arena, c.node, c.at.isoformat()) for a in seen.arenas for c in a.accusations}
         self._blamed = {mark: self._blamed.get(mark, now) for mark in present}
         if back or self.gate is None or before is None or before.instance != seen.instance:
-            self.gate, self.gate_is_new = self.keys(), True
+            self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()
         if back or before is None or (before.instance, before.counter) != (seen.instance, seen.counter):
-            keys = self.keys()
+            keys = self.concerns()
             if before is not None:
                 keys |= {(a.namespace, a.model_replica) for a in before.arenas}
                 keys |= {(p.namespace, p.model_replica) for p in before.pods if p.model_replica}
             self._heard(self, keys)
+        self.first_word.set()
         if self.put is not None and (seen.epoch, seen.revision) != (self.put.epoch, self.put.revision):
             self.changed.set()
 

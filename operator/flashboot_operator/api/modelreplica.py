@@ -114,7 +114,7 @@ class Rollout(ApiModel):
         json_schema_extra=rules(
             {
                 "rule": "self.maxSurge > 0 || self.maxUnavailable > 0",
-                "message": "rollout.maxSurge and rollout.maxUnavailable cannot both be 0: no pod could ever be replaced",
+                "message": "rollout.maxSurge and rollout.maxUnavailable cannot both be 0: no pod could be replaced",
                 "fieldPath": ".maxSurge",
             }
         )
@@ -140,19 +140,21 @@ class Spec(ApiModel):
         json_schema_extra=rules(
             {
                 "rule": "self.model == oldSelf.model",
-                "message": "model is immutable: it is the identity of the bytes. Make another ModelReplica for another model or revision",
+                "message": "model is immutable: it is the identity of the bytes. Another model is another ModelReplica",
                 "fieldPath": ".model",
                 "reason": "FieldValueForbidden",
             },
             {
                 "rule": "!has(self.replicas) || has(self.template)",
-                "message": "replicas needs a template: without one FlashBoot adopts pods that another workload makes, and that workload is scaled instead",
+                "message": "replicas needs a template: without one FlashBoot adopts pods of another workload, "
+                "and that workload is scaled instead",
                 "fieldPath": ".replicas",
                 "reason": "FieldValueForbidden",
             },
             {
                 "rule": "has(self.template) == has(oldSelf.template)",
-                "message": "template can be changed, but not added or removed: it decides whether FlashBoot makes the pods or adopts them",
+                "message": "template can be changed, but not added or removed: "
+                "it decides whether FlashBoot makes the pods or adopts them",
                 "fieldPath": ".template",
                 "reason": "FieldValueForbidden",
             },
@@ -174,9 +176,9 @@ class Spec(ApiModel):
     rollout: Rollout = Rollout()
     """How a change of the template reaches the replicas."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-flashboot-schema": "pod-template"})] = None
-    """The pods, as in a Deployment. FlashBoot adds its volume, its mount, its labels, the engine's loader arguments and a
-    readiness probe to the container named `engine`, or to the first one. Without a template, FlashBoot brings arenas to
-    pods that carry the label `flashboot.io/model-replica` with this object's name."""
+    """The pods, as in a Deployment. FlashBoot adds its volume, its mount, its labels, the engine's loader arguments and
+    a readiness probe to the container named `engine`, or to the first one. Without a template, FlashBoot brings arenas
+    to pods that carry the label `flashboot.io/model-replica` with this object's name."""
 
     @model_validator(mode="after")
     def _replicas_need_template(self) -> Spec:

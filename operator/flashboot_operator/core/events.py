@@ -1,7 +1,7 @@
 """Which transitions are worth an Event, and a name for each that makes a repeated one fall together.
 
-The name is a hash of what happened to whom, so that a second operator, or the same after a restart, makes the same Event
-and the API server refuses it as a duplicate. What happened long ago is not told again.
+The name is a hash of what happened to whom, so that a second operator, or the same after a restart, makes the same
+Event and the API server refuses it as a duplicate. What happened long ago is not told again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the operator knows, as plain values: the input of every decision.
 
-Times of the API server and of agents are wall clock and only ever shown or subtracted from one another; whether an agent
-is fresh is judged by the adapter on a monotonic clock and arrives here as a flag.
+Times of the API server and of agents are wall clock and only ever shown or subtracted from one another; whether an
+agent is fresh is judged by the adapter on a monotonic clock and arrives here as a flag.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ NO_DOMAIN = "default"
 """Domain of the nodes that have no clique label."""
 
 Raw = Mapping[str, Any]
+
+Key = tuple[str, str]
+"""Namespace (empty for cluster-wide objects) and name."""
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,40 @@
-"""How far each pod is, in one line for people: names the pod, its rank, the node, the percent and on whom it waits."""
+"""How far each pod is, in a line for people: names the pod, its rank, the node, the percent and on whom it waits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from flashboot_agent.wire.control import ObservedArena, ObservedPod, Place
-from flashboot_operator.core.facts import Pod, Trouble, World
+from flashboot_agent.wire.control import ObservedArena, ObservedPod
+from flashboot_operator.core.facts import Agent, Pod, Trouble, World
 from flashboot_operator.core.replica import ArenaPlan
 
 Stage = Literal[
-    "Unbound", "Unpublished", "Seeding", "WaitingForSeed", "Cloning", "Attaching", "EngineStarting", "Ready", "Unknown"
-]
-
-ORDER: tuple[Stage, ...] = (
-    "Unknown",
+    "WaitingForNodes",
+    "WaitingForVolumes",
+    "AgentSilent",
     "Seeding",
     "WaitingForSeed",
     "Cloning",
     "Attaching",
     "EngineStarting",
-    "Unpublished",
-    "Unbound",
+    "Ready",
+]
+
+ORDER: tuple[Stage, ...] = (
+    "AgentSilent",
+    "Seeding",
+    "WaitingForSeed",
+    "Cloning",
+    "Attaching",
+    "EngineStarting",
+    "WaitingForVolumes",
+    "WaitingForNodes",
 )
 """Which stage names the condition when pods are in several."""
+
+SILENCE_S = 10.0
+"""An agent that is silent for this long is a trouble; before, it may just be restarting."""
 
 
 @dataclass(frozen=True)
@@ -32,78 +43,55 @@ class Line:
     stage: Stage
     text: str
     trouble: Trouble | None = None
-    attached: bool = False
-
-
-def rank(place: Place) -> str:
-    parts = [
-        f"pp{place.pp}" if place.pp else "",
-        f"tp{place.tp}",
-        f"ep{place.ep}" if place.ep else "",
-        f"dp{place.dp}" if place.dp else "",
-    ]
-    return "-".join(p for p in parts if p)
 
 
 def line_of(pod: Pod, plan: ArenaPlan | None, world: World) -> Line:
     """The state of one pod."""
-    where = f"pod {pod.name}"
     if pod.node is None:
-        return Line(pod.name, "Unbound", f"{where}: not bound to a node yet", pod.trouble)
+        return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", pod.trouble)
     where = f"pod {pod.name}: rank tp0 on {pod.node}"
     agent = world.agents.get(pod.node)
     if agent is None or not agent.fresh:
-        silent = world.missing_agents.get(pod.node, 0.0)
-        trouble = pod.trouble
-        if silent >= 10:
-            trouble = trouble or Trouble(
-                "AgentUnavailable",
-                f"{where}: the agent of the node does not answer (for {silent // 10 * 10:.0f} s or more); "
-                f"look at the flashboot-agent pod on {pod.node}",
-            )
-        if pod.ready:
-            return Line(pod.name, "Ready", f"{where} is Ready, the agent of the node is silent", trouble, attached=True)
-        return Line(pod.name, "Unknown", f"{where} waits: the agent of the node does not answer", trouble)
+        return _silent(pod, where, world.missing_agents.get(pod.node, 0.0))
     seen, arena = agent.pod(pod.uid), agent.arena(plan.arena) if plan else None
-    trouble = _trouble(where, seen, arena) or pod.trouble
-    if seen is None:
-        if pod.ready:
-            return Line(
-                pod.name,
-                "Attaching",
-                f"{where} is Ready, but without FlashBoot's volume: the agent does not know it",
-                trouble,
-            )
-        return Line(pod.name, "Unpublished", f"{where} waits for its volume", trouble)
+    stage, words = _unknown(pod) if seen is None else _known(pod, seen, arena, plan, agent)
+    return Line(pod.name, stage, f"{where} {words}", _trouble(where, seen, arena) or pod.trouble)
+
+
+def _silent(pod: Pod, where: str, silent: float) -> Line:
+    """Who serves goes on serving, whatever we hear."""
+    trouble = pod.trouble
+    if trouble is None and silent >= SILENCE_S:
+        since = f"{silent // 10 * 10:.0f} s or more"
+        text = f"{where}: the agent does not answer (for {since}); look at the flashboot-agent pod there"
+        trouble = Trouble("AgentUnavailable", text)
+    if pod.ready:
+        return Line(pod.name, "Ready", f"{where} is Ready, the agent of the node is silent", trouble)
+    return Line(pod.name, "AgentSilent", f"{where} waits: the agent of the node does not answer", trouble)
+
+
+def _unknown(pod: Pod) -> tuple[Stage, str]:
+    if pod.ready:
+        return "Attaching", "is Ready, but without FlashBoot's volume: the agent does not know it"
+    return "WaitingForVolumes", "waits for its volume"
+
+
+def _known(
+    pod: Pod, seen: ObservedPod, arena: ObservedArena | None, plan: ArenaPlan | None, agent: Agent
+) -> tuple[Stage, str]:
     if seen.phase == "attached":
-        stage: Stage = "Ready" if pod.ready else "EngineStarting"
-        return Line(
-            pod.name,
-            stage,
-            f"{where} attached, {'and Ready' if pod.ready else 'but its engine is not Ready yet'}",
-            trouble,
-            True,
+        return (
+            ("Ready", "is Ready") if pod.ready else ("EngineStarting", "has its weights, its engine is not Ready yet")
         )
     if arena is not None and arena.state == "sealed":
-        return Line(pod.name, "Attaching", f"{where} has all bytes, its engine has not attached yet", trouble)
-    if plan is not None and plan.source is None:
-        if plan.seed is None:
-            return Line(pod.name, "WaitingForSeed", f"{where} waits: no pod can load the checkpoint yet", trouble)
-        if plan.seed.uid == pod.uid:
-            return Line(pod.name, "Seeding", f"{where} {_seeding(arena)}", trouble)
-        return Line(
-            pod.name,
-            "WaitingForSeed",
-            f"{where} waits for the seed, pod {plan.seed.name} on {plan.seed.node}",
-            trouble,
-        )
-    return Line(pod.name, "Cloning", f"{where} {_cloning(plan, pod.node, arena)}", trouble)
-
-
-def _seeding(arena: ObservedArena | None) -> str:
-    if arena is None:
-        return "loads the checkpoint as the seed"
-    return f"loads the checkpoint as the seed, arena of {arena.bytes} bytes {arena.state}"
+        return "Attaching", "has all bytes, its engine has not attached yet"
+    if plan is None or plan.source is not None:
+        return "Cloning", _cloning(plan, agent.node, arena)
+    if plan.seed is not None and plan.seed.uid == pod.uid:
+        size = f" into an arena of {arena.bytes} bytes" if arena is not None and arena.bytes else ""
+        return "Seeding", f"loads the checkpoint as the seed{size}"
+    on = f"the seed, pod {plan.seed.name} on {plan.seed.node}" if plan.seed else "a pod that can load the checkpoint"
+    return "WaitingForSeed", f"waits for {on}"
 
 
 def _cloning(plan: ArenaPlan | None, node: str, arena: ObservedArena | None) -> str:

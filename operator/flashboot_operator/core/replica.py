@@ -15,7 +15,7 @@ from flashboot_agent.wire.control import ObservedArena, Peer, Place, WantedArena
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.election import Sealed, SeedCandidate, Source, elect_seed, elect_source
 from flashboot_operator.core.expected import expected_identity
-from flashboot_operator.core.facts import NO_DOMAIN, Node, Pod, World
+from flashboot_operator.core.facts import NO_DOMAIN, Agent, Node, Pod, World
 from flashboot_operator.core.plan import Child, Facts, plan
 
 PLACE = Place()
@@ -23,10 +23,17 @@ PLACE = Place()
 
 SEED_FAILURES = frozenset(
     {
-        "SeedFailed", "CommitRefused", "CheckpointMissing", "CheckpointMalformed", "CheckpointIndexMissingShard", "CheckpointTruncated",
-        "UnsupportedModel", "UnsupportedEngine", "InsufficientMemory",
+        "SeedFailed",
+        "CommitRefused",
+        "CheckpointMissing",
+        "CheckpointMalformed",
+        "CheckpointIndexMissingShard",
+        "CheckpointTruncated",
+        "UnsupportedModel",
+        "UnsupportedEngine",
+        "InsufficientMemory",
     }
-)  # fmt: skip
+)
 START_DEADLINE = timedelta(seconds=15)
 """A published pod whose agent has not even allocated by then must not hold a slot."""
 
@@ -59,6 +66,15 @@ class ArenaPlan:
     wanted: Mapping[str, WantedArena] = field(default_factory=dict)
 
 
+@dataclass
+class Group:
+    """Live pods that need the same arena."""
+
+    template_hash: str
+    product: str
+    pods: list[Pod] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Owner:
     """The ModelReplica itself."""
@@ -80,19 +96,19 @@ def plan_replica(owner: Owner, world: World, memory: Memory) -> list[ArenaPlan]:
     """The plans of all arenas of the ModelReplica, those with most pods first."""
     if owner.going:
         return []
-    groups: dict[str, tuple[str, str, list[Pod]]] = {}
+    groups: dict[str, Group] = {}
     for pod in sorted((p for p in world.pods if p.live), key=lambda p: (p.bound or p.created, p.uid)):
         node = world.nodes.get(pod.node or "")
         if node is not None:
-            groups.setdefault(_expected(owner, pod.hash, node), (pod.hash, node.product, []))[2].append(pod)
+            groups.setdefault(_expected(owner, pod.hash, node), Group(pod.hash, node.product)).pods.append(pod)
     known = {
         a.expected_identity
         for agent in world.agents.values()
         for a in agent.observed.arenas
         if a.model_replica_uid == owner.uid
     }
-    plans = [_plan_arena(owner, world, memory, expected, *groups[expected]) for expected in groups]
-    podless = [_plan_arena(owner, world, memory, expected, "", "", []) for expected in sorted(known - groups.keys())]
+    plans = [_plan_arena(owner, world, memory, expected, groups[expected]) for expected in groups]
+    podless = [_plan_arena(owner, world, memory, expected, Group("", "")) for expected in sorted(known - groups.keys())]
     plans += _worth_keeping(owner, world, plans, [p for p in podless if p.sealed])
     return sorted(plans, key=lambda p: (-len(p.pods), p.arena))
 
@@ -117,9 +133,8 @@ def _worth_keeping(owner: Owner, world: World, used: list[ArenaPlan], podless: l
     return [newest]
 
 
-def _plan_arena(
-    owner: Owner, world: World, memory: Memory, expected: str, template_hash: str, product: str, pods: list[Pod]
-) -> ArenaPlan:
+def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group: Group) -> ArenaPlan:
+    template_hash, product, pods = group.template_hash, group.product, group.pods
     arena = arena_id(owner.uid, expected, PLACE)
     held = {node: a for node, agent in sorted(world.agents.items()) if (a := agent.arena(arena)) is not None}
     sealed = {node: a for node, a in held.items() if a.state == "sealed"}
@@ -128,7 +143,7 @@ def _plan_arena(
         by_node.setdefault(pod.node or "", []).append(pod)
     accused = {
         (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
-    }  # fmt: skip
+    }
     source = elect_source(
         (
             Sealed(
@@ -156,7 +171,7 @@ def _plan_arena(
 
     first = sealed[source.node]
     twins = {node: a for node, a in sealed.items() if a.digest == first.digest and world.agents[node].fresh}
-    children = [c for node, there in by_node.items() if (c := _child(world, node, there, held.get(node), arena, first))]
+    children = [c for node, there in by_node.items() if (c := _child(world, node, there, held.get(node), first))]
     edges = plan(
         Facts(
             source=source.node,
@@ -173,7 +188,11 @@ def _plan_arena(
         if has is not None and has.state == "seeding" and (at_work := _seeding(world, node, there)):
             wanted[node] = _want(owner, result, there, "seed", seed_pod=at_work)
             continue
-        parents = _parents(world, node, edges, twins, source.node, owner.spec) if node in edges else []
+        parents = (
+            _parents(world, node, edges[node], twins=twins, source=source.node, spec=owner.spec)
+            if node in edges
+            else []
+        )
         wanted[node] = _want(owner, result, there, "clone", first=first, parents=parents)
     if owner.wants_replicas:
         wanted[source.node] = _want(owner, result, by_node.get(source.node, []), "hold", first=first)
@@ -206,11 +225,9 @@ def _seed(world: World, memory: Memory, arena: str, pods: list[Pod]) -> Pod | No
     return next((p for p in pods if p.uid == chosen), None)
 
 
-def _child(
-    world: World, node: str, there: list[Pod], mine: ObservedArena | None, arena: str, first: ObservedArena
-) -> Child | None:
+def _child(world: World, node: str, there: list[Pod], mine: ObservedArena | None, first: ObservedArena) -> Child | None:
     """The node as a target that can start now, or None."""
-    agent = world.agents.get(node)
+    agent, arena = world.agents.get(node), first.arena
     if agent is None or not agent.fresh or (mine is not None and mine.state in ("sealed", "seeding")):
         return None
     seen = [o for p in there if (o := agent.pod(p.uid)) is not None]
@@ -235,10 +252,9 @@ def _child(
 
 
 def _parents(
-    world: World, node: str, edges: Mapping[str, str], twins: Mapping[str, ObservedArena], source: str, spec: Spec
+    world: World, node: str, parent: str, *, twins: Mapping[str, ObservedArena], source: str, spec: Spec
 ) -> list[Peer]:
     """The parent, then whom to try by oneself when it fails: other sealed peers, the source last."""
-    parent = edges[node]
     domains = {n.name: n.domain for n in world.nodes.values()}
     others = [n for n in sorted(twins) if n not in (parent, node, source)]
     if spec.transfer.domain_policy == "RequireSame":

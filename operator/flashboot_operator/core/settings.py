@@ -11,7 +11,8 @@ class Settings:
     namespace: str = "flashboot-system"
     """FLASHBOOT_NAMESPACE or POD_NAMESPACE: where the agents, the Lease and the operator itself live."""
     identity: str = "flashboot-operator"
-    """FLASHBOOT_POD_NAME or POD_NAME: holder of the Lease. The same after a restart of the container, so that it need not wait for itself."""
+    """FLASHBOOT_POD_NAME or POD_NAME: holder of the Lease, the same after a restart of the container, so that
+    it need not wait for itself."""
     http_host: str = "0.0.0.0"
     """FLASHBOOT_HTTP_HOST: address of `/healthz`, `/readyz`, `/metrics` and the live view. In a pod: all addresses."""
     http_port: int = 9442

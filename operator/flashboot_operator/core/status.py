@@ -53,7 +53,6 @@ def compute_status(
         updated=len(updated),
         lines=lines,
         source=main.source if main else None,
-        source_node=main.source.node if main and main.source else None,
         seed=f"{seed.name} on {seed.node}" if seed else None,
         refused=refused,
         deployment=world.deployment,

@@ -74,8 +74,8 @@ def pod_template(name: str, spec: Spec) -> Object:
     argv = [*(engine.get("command") or []), *(engine.get("args") or [])]
     if not argv:
         raise TemplateRefused(
-            f"{where} ({engine.get('name')}) has neither command nor args: FlashBoot appends the engine's loader arguments to args, "
-            "which would replace the image's own command. Write the engine's command line there"
+            f"{where} ({engine.get('name')}) has neither command nor args: FlashBoot appends the loader's arguments to "
+            "args, which would replace the image's own command. Write the engine's command line there"
         )
     for word in argv:
         if word.split("=", 1)[0] in OURS:

@@ -1,1 +1,1 @@
-"""The API server: a client with a deadline per call, reflectors, the Lease, Events, kopf. No decisions are made here."""
+"""The API server: a client with a deadline per call, reflectors, the Lease, Events, kopf. Decides nothing."""

@@ -108,10 +108,11 @@ class Kube:
         self,
         method: str,
         path: str,
-        query: Mapping[str, Any] | None,
-        body: Object | None,
-        content: str,
+        *,
         timeout: aiohttp.ClientTimeout,
+        query: Mapping[str, Any] | None = None,
+        body: Object | None = None,
+        content: str = "",
     ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if body is not None:
@@ -135,7 +136,9 @@ class Kube:
         limit = timeout_s or self._timeout_s
         try:
             async with asyncio.timeout(limit):
-                response = await self._send(method, path, query, body, content, aiohttp.ClientTimeout(total=limit))
+                response = await self._send(
+                    method, path, timeout=aiohttp.ClientTimeout(total=limit), query=query, body=body, content=content
+                )
                 text = await response.text()
         except TimeoutError:
             raise Unavailable(0, "Timeout", f"{method} {path}: no answer within {limit} s") from None
@@ -169,7 +172,7 @@ class Kube:
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._send("GET", path, {**query, "watch": "true"}, None, "", timeout)
+                response = await self._send("GET", path, timeout=timeout, query={**query, "watch": "true"})
             if response.status >= 400:
                 async with asyncio.timeout(self._timeout_s):
                     raise error_of(response.status, await response.text(), response.headers.get("Retry-After"))
@@ -196,10 +199,7 @@ async def _line(content: aiohttp.StreamReader) -> bytes:
     """One line however long; aiohttp's readline gives up at its buffer's size."""
     parts = []
     while True:
-        try:
-            part = await content.readuntil(b"\n")
-        except ValueError:
-            raise
+        part = await content.readuntil(b"\n")
         parts.append(part)
         if not part or part.endswith(b"\n"):
             return b"".join(parts)

@@ -1,7 +1,7 @@
 """kopf watches ModelReplicas for us and only marks them dirty.
 
-Only raw event handlers are used, so that kopf writes nothing to an object: no finalizer, no annotation. What kopf may lose
-(a deletion during a gap of the watch, an error in a handler) the periodic resync of reconcile/ makes up for.
+Only raw event handlers are used, so that kopf writes nothing to an object: no finalizer, no annotation. What kopf may
+lose (a deletion during a gap of the watch, an error in a handler) the periodic resync of reconcile/ makes up for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import kopf
 
 from flashboot_operator.api.base import GROUP, PLURAL, VERSION
-from flashboot_operator.kube.reflector import Key
+from flashboot_operator.core.facts import Key
 
 OWN_PREFIX = f"operator.{GROUP}"
 
@@ -67,7 +67,7 @@ class KopfWatch:
         return settings
 
     async def run(self) -> None:
-        """Ends by an error, by cancellation, or when the process is told to end (kopf takes over SIGTERM and SIGINT)."""
+        """Ends by an error, by cancellation, or when the process is told to end: kopf takes over SIGTERM, SIGINT."""
         stop, ready = asyncio.Event(), self.started
         await kopf.operator(
             registry=self._registry,

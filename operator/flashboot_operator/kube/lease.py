@@ -3,10 +3,10 @@
 `leaseTransitions` is the epoch. It is raised with every take-over, also by the same holder after a restart; each write
 carries the resourceVersion that it is based on, so that of two contenders one loses. Three things end the process: the
 Lease names another holder or epoch, it could not be renewed within the deadline, or (a thread of its own sees to that,
-in case the event loop hangs) the process slept through the deadline.
+in case the event loop hangs) the process slept through it.
 
-A Lease that somebody deleted is made again with the epoch that we hold. After a restart the epoch may then be lower than
-what agents have seen; they say so, and `raise_above` puts it right.
+A Lease that somebody deleted is made again with the epoch that we hold. After a restart the epoch may then be lower
+than what agents have seen; they say so, and `raise_above` puts it right.
 """
 
 from __future__ import annotations
@@ -128,20 +128,20 @@ class Lease:
         began = time.monotonic()
         try:
             await self._take(self._object, self.epoch, began)
-        except NotFound:
-            log.warning("the lease was deleted, making it again", extra={"epoch": self.epoch})
-            await self._create(self.epoch, began)
-        except Conflict:
-            await self._reread()
+        except (NotFound, Conflict):  # A write to what was deleted is a conflict too: there is nothing of that version.
+            try:
+                await self._reread()
+            except NotFound:
+                log.warning("the lease was deleted, making it again", extra={"epoch": self.epoch})
+                await self._create(self.epoch, began)
 
     async def _reread(self) -> None:
         """Take over the stored version of a Lease that is still ours."""
         current = await self._kube.get(self._path)
         spec = current.get("spec") or {}
         if spec.get("holderIdentity") != self._identity or spec.get("leaseTransitions") != self.epoch:
-            raise LeaseLost(
-                f"{spec.get('holderIdentity')} holds the lease at epoch {spec.get('leaseTransitions')}, ours was {self.epoch}"
-            )
+            holder, epoch = spec.get("holderIdentity"), spec.get("leaseTransitions")
+            raise LeaseLost(f"{holder} holds the lease at epoch {epoch}, ours was {self.epoch}")
         self._object = current
 
     async def raise_above(self, epoch: int) -> int:

@@ -1,4 +1,4 @@
-"""A work queue of keys: a key is worked on by one worker at a time, marks while it waits fall together, failures back off.
+"""A work queue of keys: one worker at a time per key, marks while it waits fall together, failures back off.
 
 There is no hot loop: between two runs of one key lie at least `min_interval_s`, and between two failures of one key the
 back-off, which doubles up to `max_backoff_s`.
@@ -84,16 +84,21 @@ class WorkQueue(Generic[K]):
                 await self._work(key)
                 self._failures.pop(key, None)
                 retry: float | None = None
-            except Exception as error:
+            except Exception as error:  # Whatever it was: it is told, and tried again, later and later.
                 self._failures[key] = self._failures.get(key, 0) + 1
                 retry = max(self._backoff(key), getattr(error, "retry_after", None) or 0.0)
                 expected = hasattr(error, "retry_after")
                 log.warning(
-                    "reconcile failed: %s", error, exc_info=None if expected else error,
+                    "reconcile failed: %s",
+                    error,
+                    exc_info=None if expected else error,
                     extra={"key": str(key), "failures": self._failures[key], "retryInSeconds": round(retry, 2)},
-                )  # fmt: skip
+                )
             finally:
                 self._last[key] = time.monotonic()
+                if key in self._due:  # Marked meanwhile: the distance counts from now.
+                    pause = max(self._min_interval_s, self._backoff(key))
+                    self._due[key] = max(self._due[key], self._last[key] + pause)
                 self._running.pop(key, None)
                 self._wake.set()
             if retry is not None:
@@ -102,4 +107,6 @@ class WorkQueue(Generic[K]):
     def forget(self, key: K) -> None:
         """Drop what is remembered about a key that is gone."""
         self._failures.pop(key, None)
-        self._last.pop(key, None)
+        past = time.monotonic() - 60
+        for old in [k for k, at in self._last.items() if at < past]:
+            del self._last[old]

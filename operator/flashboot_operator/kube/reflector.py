@@ -13,12 +13,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from flashboot_operator.core.facts import Key
 from flashboot_operator.kube.client import Gone, Kube, KubeError, Object
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, str]
-"""Namespace (empty for cluster-wide objects) and name."""
 
 OnChange = Callable[[Key, Object | None, Object | None], None]
 """Called with (key, before, after); must not block and not raise."""

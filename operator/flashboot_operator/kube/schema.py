@@ -1,7 +1,7 @@
 """Refuse to start when the API server does not serve our resource, or an older version of it.
 
-An older CRD would drop the fields that it does not know from every status that we write, and "write when different" would
-never come to rest. What the server serves is read from its OpenAPI document, which needs no rights.
+An older CRD would drop the fields that it does not know from every status that we write, and "write when different"
+would never come to rest. What the server serves is read from its OpenAPI document, which needs no rights.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ async def require_served(kube: Kube, wanted: Schema, *, deadline_s: float = 30.0
             document = await kube.get(f"/openapi/v3/apis/{GROUP}/{VERSION}")
             problem = _problem(document, wanted)
         except NotFound:
-            problem = f"the API server does not serve {PLURAL}.{GROUP} {VERSION}: install the CRDs (`crds/`, or the chart with crds.enabled)"
+            problem = (
+                f"the API server does not serve {PLURAL}.{GROUP} {VERSION}: "
+                "install the CRDs (`crds/`, or the chart with crds.enabled)"
+            )
         except KubeError as error:
             problem = f"the API server does not answer: {error}"
         if problem is None:
@@ -65,5 +68,8 @@ def _problem(document: Schema, wanted: Schema) -> str | None:
             if not absent:
                 return None
             shown = ", ".join(absent[:5])
-            return f"the CRD {PLURAL}.{GROUP} is older than this operator (it lacks {shown}): apply the CRDs of this version first"
+            return (
+                f"the CRD {PLURAL}.{GROUP} is older than this operator (it lacks {shown}): "
+                "apply the CRDs of this version first"
+            )
     return f"the API server does not serve {KIND} {API_VERSION}"

@@ -2,8 +2,9 @@
 
     object → facts → plan → what each node shall do → Deployment → status → Events
 
-The nodes come before the API server's side, so that a clone goes on while the API server is slow. Everything may be
-repeated; nothing is remembered that the API server and the agents do not hold, but for the names of the present sources.
+The nodes come before the API server's side, so that a clone goes on while the API server is slow. Everything may
+be repeated; nothing is remembered that the API server and the agents do not hold, but for the names of the present
+sources.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from flashboot_operator.core.conditions import refused as refused_conditions
 from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.expected import engine_hash
-from flashboot_operator.core.facts import Trouble, World
+from flashboot_operator.core.facts import Key, Trouble, World
 from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.kube.client import Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.queue import WorkQueue
-from flashboot_operator.kube.reflector import Key
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects, path_of
 from flashboot_operator.reconcile.workload import Workloads
@@ -70,7 +70,7 @@ class Controller:
 
     def on_workload(self, key: Key) -> None:
         """A pod or the Deployment changed. When they go, the ModelReplica may have gone too."""
-        if key in self.objects.keys() and self.mirror.deployment_of(key) is None:
+        if self.objects.peek(key) is not None and self.mirror.deployment_of(key) is None:
             self.objects.doubt(key)
         self.queue.mark(key)
 
@@ -78,7 +78,7 @@ class Controller:
         self.queue.mark(key)
 
     def mark_all(self) -> None:
-        for key in self.objects.keys():
+        for key in self.objects.known():
             self.queue.mark(key)
 
     # The work

@@ -1,4 +1,4 @@
-"""Liveness that proves more than a running process: the loop turns, the Lease is renewed, the watches hear something."""
+"""Liveness that proves more than a running process: the loop turns, the Lease is renewed, the watches hear."""
 
 from __future__ import annotations
 

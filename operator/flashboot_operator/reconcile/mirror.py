@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
-from flashboot_operator.core.facts import Node, Pod, node_of, pod_of
+from flashboot_operator.core.facts import Key, Node, Pod, node_of, pod_of
 from flashboot_operator.kube.client import Kube, Object
-from flashboot_operator.kube.reflector import Key, Reflector
+from flashboot_operator.kube.reflector import Reflector
 
 log = logging.getLogger(__name__)
 

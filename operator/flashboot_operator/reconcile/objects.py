@@ -6,8 +6,9 @@ kopf's events and the answers to our own writes fill it; what may be missing or 
 from __future__ import annotations
 
 from flashboot_operator.api.base import GROUP, PLURAL, VERSION
+from flashboot_operator.core.facts import Key
 from flashboot_operator.kube.client import Kube, NotFound, Object
-from flashboot_operator.kube.reflector import Key, newer
+from flashboot_operator.kube.reflector import newer
 
 ALL = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 
@@ -23,7 +24,7 @@ class Objects:
         self._known: dict[Key, Object] = {}
         self._doubtful: set[Key] = set()
 
-    def keys(self) -> set[Key]:
+    def known(self) -> set[Key]:
         return set(self._known)
 
     def peek(self, key: Key) -> Object | None:
@@ -63,6 +64,6 @@ class Objects:
             if not token:
                 break
             query["continue"] = token
-        for key in self.keys() - found:
+        for key in self.known() - found:
             self.doubt(key)
         return found

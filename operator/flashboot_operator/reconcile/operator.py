@@ -30,6 +30,9 @@ from flashboot_operator.reconcile.view import view
 
 log = logging.getLogger(__name__)
 
+FIRST_WORDS_S = 5.0
+"""How long a new operator waits for all agents before it decides: one of them may hold what others would load anew."""
+
 
 class Operator:
     def __init__(self, settings: Settings, kube: Kube, kubeconfig: str | None) -> None:
@@ -99,6 +102,7 @@ class Operator:
                 asyncio.create_task(self._resync(), name="resync"),
                 asyncio.create_task(self.kopf.run(), name="kopf"),
             ]
+            tasks.append(asyncio.create_task(self._own_signals(stop), name="signals"))
             stopped = asyncio.create_task(stop.wait(), name="stop")
             tasks.append(stopped)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -107,6 +111,13 @@ class Operator:
                 if (error := task.exception()) is not None:
                     raise error
             log.info("ending", extra={"because": [t.get_name() for t in done]})
+
+    async def _own_signals(self, stop: asyncio.Event) -> None:
+        """kopf takes SIGTERM over when it starts, and takes five seconds to end; take it back."""
+        await self.kopf.started.wait()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await asyncio.Event().wait()
 
     async def _resync(self) -> None:
         """At first: open the fleet once all objects were looked at. Then: make up for whatever event was lost."""
@@ -118,12 +129,16 @@ class Operator:
                 await asyncio.sleep(1)
                 continue
             self._endpoints(self.mirror.addresses())
-            for key in found | self.objects.keys():
+            for key in found | self.objects.known():
                 self.controller.queue.mark(key)
             if not self.fleet.open:
-                await self.fleet.all_looked_at(found)
+                await self.fleet.all_heard(FIRST_WORDS_S)
+                sequence = self.fleet.sequence()
+                self.controller.mark_all()
+                await self.fleet.all_looked_at(found, sequence)
                 self.fleet.open_up()
                 log.info("every ModelReplica was looked at, nodes may be told", extra={"count": len(found)})
+            self.fleet.prune(found)
             await asyncio.sleep(self.settings.resync_s)
 
     # Health
@@ -160,7 +175,7 @@ class Operator:
         if known is None:
             return None
         obj = self.objects.peek((namespace, name)) or {}
-        return view(*known, self.fleet, obj.get("status") or {}, self.lease.epoch)
+        return view(*known, fleet=self.fleet, status=obj.get("status") or {}, epoch=self.lease.epoch)
 
     def _numbers(self) -> dict[str, tuple[str, float]]:
         return {

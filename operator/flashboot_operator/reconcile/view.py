@@ -14,9 +14,9 @@ from flashboot_operator.core.status import lines_of
 Object = dict[str, Any]
 
 
-def view(owner: Owner, world: World, plans: list[ArenaPlan], fleet: Fleet, status: Object, epoch: int) -> Object:
+def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, status: Object, epoch: int) -> Object:
     """Times come from the agents and from the API server, as they said them. Agents are as they are now."""
-    agents = fleet.agents()
+    agents, silent = fleet.agents(), fleet.last_seen()
     concerned = {p.node for p in world.pods if p.node} | {n for plan in plans for n in (*plan.wanted, *plan.sealed)}
     return {
         "namespace": owner.namespace,
@@ -39,23 +39,28 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], fleet: Fleet, statu
             }
             for plan in plans
         ],
-        "nodes": {node: _node(node, owner, world, plans, fleet, agents) for node in sorted(concerned | agents.keys())},
+        "nodes": {
+            node: _node(world, node, silent.get(node), agents.get(node), owner=owner, plans=plans)
+            for node in sorted(concerned | agents.keys())
+        },
     }
 
 
 def _pod(pod: Pod) -> Object:
     return {
-        "uid": pod.uid, "name": pod.name, "node": pod.node, "ready": pod.ready, "terminating": pod.going,
+        "uid": pod.uid,
+        "name": pod.name,
+        "node": pod.node,
+        "ready": pod.ready,
+        "terminating": pod.going,
         "createdAt": _rfc3339(pod.created),
         "boundAt": _rfc3339(pod.bound) if pod.bound else None,
         "readyAt": _rfc3339(pod.ready_at) if pod.ready_at else None,
         "trouble": pod.trouble.message if pod.trouble else None,
-    }  # fmt: skip
+    }
 
 
-def _node(node: str, owner: Owner, world: World, plans: list[ArenaPlan], fleet: Fleet, agents: Object) -> Object:
-    silent = fleet.last_seen().get(node)
-    agent = agents.get(node)
+def _node(world: World, node: str, silent: float | None, agent: Any, *, owner: Owner, plans: list[ArenaPlan]) -> Object:
     result: Object = {
         "domain": world.nodes[node].domain if node in world.nodes else None,
         "agentSilentSeconds": round(silent, 1) if silent is not None else None,

@@ -8,11 +8,10 @@ import logging
 from dataclasses import dataclass
 
 from flashboot_operator.api.base import KIND
-from flashboot_operator.core.facts import Trouble
+from flashboot_operator.core.facts import Key, Trouble
 from flashboot_operator.core.replica import Owner
 from flashboot_operator.core.workload import TemplateRefused, deployment
 from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
-from flashboot_operator.kube.reflector import Key
 from flashboot_operator.reconcile.mirror import controller_of, ours
 
 log = logging.getLogger(__name__)
@@ -52,18 +51,24 @@ class Workloads:
             return Outcome(Trouble("TemplateRejected", str(error)))
         if live is not None and not ours(live, owner.uid):
             return self._taken(live, owner)
-        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        if self._current(key, wanted, live):
+            return Outcome()
+        return await self._apply(key, wanted)
+
+    def _current(self, key: Key, wanted: Object, live: Object | None) -> bool:
+        """Whether what is there is what we applied, and nobody has changed it since."""
         last = self._applied.get(key)
-        if (
+        return (
             last is not None
             and live is not None
-            and last.digest == digest
+            and last.digest == _digest(wanted)
             and last.uid == live["metadata"]["uid"]
             and live["metadata"]["generation"] <= last.generation
-        ):
-            return Outcome()
+        )
+
+    async def _apply(self, key: Key, wanted: Object) -> Outcome:
         try:
-            got = await self._kube.apply(f"/apis/apps/v1/namespaces/{owner.namespace}/deployments/{owner.name}", wanted)
+            got = await self._kube.apply(f"/apis/apps/v1/namespaces/{key[0]}/deployments/{key[1]}", wanted)
         except Invalid as error:
             return Outcome(Trouble("TemplateRejected", f"the API server refuses the Deployment: {error.message}"))
         except Forbidden as error:
@@ -73,7 +78,7 @@ class Workloads:
             return Outcome(
                 Trouble("DeploymentConflict", f"the Deployment could not be applied: {error.message}"), error
             )
-        self._applied[key] = Applied(digest, got["metadata"]["uid"], got["metadata"]["generation"])
+        self._applied[key] = Applied(_digest(wanted), got["metadata"]["uid"], got["metadata"]["generation"])
         log.info("deployment applied", extra={"key": "/".join(key), "replicas": got["spec"]["replicas"]})
         return Outcome()
 
@@ -82,6 +87,11 @@ class Workloads:
         if holder is not None and holder[0] == KIND:
             words = "belongs to an earlier ModelReplica of this name and is being collected"
         else:
-            words = f"belongs to {holder[0] if holder else 'nobody that FlashBoot knows'}: rename the ModelReplica or remove it"
+            who = holder[0] if holder else "nobody that FlashBoot knows"
+            words = f"belongs to {who}: rename the ModelReplica or remove it"
         trouble = Trouble("NameTaken", f"Deployment {owner.name} {words}")
         return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
+
+
+def _digest(wanted: Object) -> str:
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()

@@ -62,7 +62,7 @@ class ApiError(Exception):
 
 @dataclass
 class ApiServer:
-    """The running pair; `call` is a plain client of the test's own, so that tests do not test our client with itself."""
+    """The running pair; `call` is a plain client of the test's own: our client is not tested with itself."""
 
     folder: Path
     port: int
@@ -105,26 +105,76 @@ class ApiServer:
     def merge(self, path: str, body: Any) -> Any:
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
+    def restart_without(self, key: str) -> None:
+        """Take the API server away, delete a key of etcd behind its back, and bring it back: a gap in every watch."""
+        etcd, process = self.processes
+        process.kill()
+        process.wait(timeout=20)
+        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
+        url = f"http://127.0.0.1:{self.etcd_port}/v3/kv/deleterange"
+        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10) as response:
+            assert json.loads(response.read()).get("deleted") == "1", f"{key} is not in etcd"
+        self.processes = [etcd]
+        with (self.folder / "logs" / "kube-apiserver.log").open("ab") as out:
+            again = subprocess.Popen(process.args, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder)
+        self.processes.append(again)
+        self._wait(60)
+
     def start(self, bin_folder: Path, deadline_s: float = 60) -> None:
         logs = self.folder / "logs"
         logs.mkdir()
         self._spawn(
             logs / "etcd.log",
-            [bin_folder / "etcd", f"--data-dir={self.folder / 'etcd'}", f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}",
-             f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
-             "--unsafe-no-fsync", "--log-level=error"],
-        )  # fmt: skip
+            [
+                bin_folder / "etcd",
+                f"--data-dir={self.folder / 'etcd'}",
+                f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}",
+                f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}",
+                f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
+                "--unsafe-no-fsync",
+                "--log-level=error",
+            ],
+        )
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=30)
         (self.folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
         self._spawn(
             logs / "kube-apiserver.log",
-            [bin_folder / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1",
-             "--advertise-address=127.0.0.1", f"--secure-port={self.port}", f"--cert-dir={self.folder / 'certs'}",
-             f"--token-auth-file={self.folder / 'tokens.csv'}", "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes",
-             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24",
-             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--profiling=false", "--allow-privileged=true"],
-        )  # fmt: skip
+            [
+                bin_folder / "kube-apiserver",
+                f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                f"--secure-port={self.port}",
+                f"--cert-dir={self.folder / 'certs'}",
+                f"--token-auth-file={self.folder / 'tokens.csv'}",
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://kubernetes",
+                f"--service-account-key-file={key}",
+                f"--service-account-signing-key-file={key}",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--disable-admission-plugins=ServiceAccount",
+                "--endpoint-reconciler-type=none",
+                "--profiling=false",
+                "--allow-privileged=true",
+            ],
+        )
+        self._wait(deadline_s)
+        ca = base64.b64encode((self.folder / "certs" / "apiserver.crt").read_bytes()).decode()
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "test",
+                    "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
+                    "users": [{"name": "test", "user": {"token": TOKEN}}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                }
+            )
+        )
+
+    def _wait(self, deadline_s: float) -> None:
         end = time.monotonic() + deadline_s
         while True:
             try:
@@ -136,22 +186,11 @@ class ApiServer:
                 pass
             dead = [p.args for p in self.processes if p.poll() is not None]
             if dead or time.monotonic() > end:
-                tail = (logs / "kube-apiserver.log").read_text()[-2000:]
+                tail = (self.folder / "logs" / "kube-apiserver.log").read_text()[-2000:]
                 raise RuntimeError(
                     f"the API server is not ready after {deadline_s} s (ended: {dead}); its log ends:\n{tail}"
                 )
             time.sleep(0.05)
-        ca = base64.b64encode((self.folder / "certs" / "apiserver.crt").read_bytes()).decode()
-        self.kubeconfig.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1", "kind": "Config", "current-context": "test",
-                    "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
-                    "users": [{"name": "test", "user": {"token": TOKEN}}],
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                }
-            )
-        )  # fmt: skip
 
     def _spawn(self, log: Path, argv: list[Any]) -> None:
         with log.open("wb") as out:

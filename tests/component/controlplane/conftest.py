@@ -22,7 +22,7 @@ def bin_folder() -> Path:
     folder = binaries()
     if folder is None or not (folder / "kube-apiserver").exists():
         pytest.fail(
-            "needs kube-apiserver and etcd: run `make setup`, or set FLASHBOOT_CONTROLPLANE_BIN to a folder that has them"
+            "needs kube-apiserver and etcd: run `make setup`, or set FLASHBOOT_CONTROLPLANE_BIN to their folder"
         )
     return folder
 

@@ -30,9 +30,15 @@ BYTES = 1000
 IDENTITY = "sha256:" + "1" * 64
 DIGEST = "sha256:" + "2" * 64
 MEMORY = HostMemory(
-    page_bytes=4096, shmem_enabled="never", huge_pages_total=0, huge_pages_free=0, huge_page_bytes=0, arena_pages="4 KiB",
-    budget_bytes=1 << 30, used_bytes=0,
-)  # fmt: skip
+    page_bytes=4096,
+    shmem_enabled="never",
+    huge_pages_total=0,
+    huge_pages_free=0,
+    huge_page_bytes=0,
+    arena_pages="4 KiB",
+    budget_bytes=1 << 30,
+    used_bytes=0,
+)
 
 
 @dataclass
@@ -143,11 +149,18 @@ class FakeAgent:
                 pass
         return self._answer(
             Observed(
-                node=self.node, instance=self.instance, version="test", counter=self.counter, epoch=self.epoch,
-                revision=self.desired.revision if self.desired else 0, chunk_address=f"{self.ip}:{self.port}", memory=MEMORY,
-                pods=list(self.pods.values()), arenas=list(self.arenas.values()),
+                node=self.node,
+                instance=self.instance,
+                version="test",
+                counter=self.counter,
+                epoch=self.epoch,
+                revision=self.desired.revision if self.desired else 0,
+                chunk_address=f"{self.ip}:{self.port}",
+                memory=MEMORY,
+                pods=list(self.pods.values()),
+                arenas=list(self.arenas.values()),
             )
-        )  # fmt: skip
+        )
 
     async def _arena(self, request: web.Request) -> web.Response:
         arena = self.arenas.get(request.match_info["arena"])
@@ -199,12 +212,19 @@ class FakeAgent:
     def _new(self, want: WantedArena, way: str, size: int) -> ObservedArena:
         return ObservedArena.model_validate(
             {
-                "arena": want.arena, "namespace": want.namespace, "model_replica": want.model_replica,
-                "model_replica_uid": want.model_replica_uid, "expected_identity": want.expected_identity,
-                "state": "seeding" if way == "seed" else "allocated", "way": way, "bytes": size, "watermark": 0,
-                "created_at": now(), "transport": "tcp" if way == "clone" else None,
+                "arena": want.arena,
+                "namespace": want.namespace,
+                "model_replica": want.model_replica,
+                "model_replica_uid": want.model_replica_uid,
+                "expected_identity": want.expected_identity,
+                "state": "seeding" if way == "seed" else "allocated",
+                "way": way,
+                "bytes": size,
+                "watermark": 0,
+                "created_at": now(),
+                "transport": "tcp" if way == "clone" else None,
             }
-        )  # fmt: skip
+        )
 
     def _seed(self, want: WantedArena, here: list[ObservedPod]) -> bool:
         pod = next((p for p in here if p.uid == want.seed_pod), None)
@@ -248,9 +268,13 @@ class FakeAgent:
                 continue
             mark = min(theirs.watermark, mine.watermark + self.step, max(self.hold_at, mine.watermark))
             update = {
-                "bytes": theirs.bytes, "watermark": max(mark, mine.watermark), "state": "filling", "parent": parent.node,
-                "accusations": blamed, "started_at": mine.started_at or now(),
-            }  # fmt: skip
+                "bytes": theirs.bytes,
+                "watermark": max(mark, mine.watermark),
+                "state": "filling",
+                "parent": parent.node,
+                "accusations": blamed,
+                "started_at": mine.started_at or now(),
+            }
             if mark == theirs.bytes:
                 update |= {
                     "state": "sealed",

@@ -60,14 +60,25 @@ class OperatorProcess:
             return
         self._starts += 1
         env = {
-            "PATH": os.environ["PATH"], "PYTHONPATH": f"{REPO}/operator:{REPO}/agent", "KUBECONFIG": str(self.api.kubeconfig),
-            "POD_NAMESPACE": self.namespace, "POD_NAME": "operator-0", "FLASHBOOT_HTTP_HOST": "127.0.0.1",
-            "FLASHBOOT_HTTP_PORT": str(self.http_port), "FLASHBOOT_AGENT_PORT": str(self.agent_port),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{REPO}/operator:{REPO}/agent",
+            "KUBECONFIG": str(self.api.kubeconfig),
+            "POD_NAMESPACE": self.namespace,
+            "POD_NAME": "operator-0",
+            "FLASHBOOT_HTTP_HOST": "127.0.0.1",
+            "FLASHBOOT_HTTP_PORT": str(self.http_port),
+            "FLASHBOOT_AGENT_PORT": str(self.agent_port),
+            "FLASHBOOT_LEASE_SECONDS": "60",
+            "FLASHBOOT_RENEW_DEADLINE_SECONDS": "45",
             **environment,
-        }  # fmt: skip
+        }
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flashboot_operator"], env=env, stdout=out, stderr=subprocess.STDOUT, cwd=self._folder
+                [sys.executable, "-m", "flashboot_operator"],
+                env=env,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
             )
 
     @property
@@ -111,11 +122,11 @@ class Rig:
     async def close(self) -> None:
         for item in (await self.call("GET", self.path("")))["items"]:
             await self._quiet("DELETE", self.path(item["metadata"]["name"]))
-        for agent in self.agents.values():
-            await agent.close()
         for name in self.agents:
             await self._quiet("DELETE", f"/api/v1/namespaces/{self.operator.namespace}/pods/agent-{name}")
             await self._quiet("DELETE", f"/api/v1/nodes/{name}")
+        for agent in self.agents.values():
+            await agent.close()
 
     async def _quiet(self, method: str, path: str) -> None:
         try:
@@ -160,9 +171,13 @@ class Rig:
         body = {"metadata": {**metadata, "name": name}, "spec": spec}
         made = await self.call("POST", pods, body)
         status = {
-            "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": made["metadata"]["creationTimestamp"]}],
-        }  # fmt: skip
+            "phase": "Running",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": made["metadata"]["creationTimestamp"]}
+            ],
+        }
         got: Object = await self.merge(f"{pods}/{name}/status", {"status": status})
         return got
 
@@ -209,6 +224,14 @@ class Rig:
 
 
 _NODE_INFO = {
-    "architecture": "amd64", "bootID": "-", "containerRuntimeVersion": "-", "kernelVersion": "-", "kubeProxyVersion": "-",
-    "kubeletVersion": "-", "machineID": "-", "operatingSystem": "linux", "osImage": "-", "systemUUID": "-",
-}  # fmt: skip
+    "architecture": "amd64",
+    "bootID": "-",
+    "containerRuntimeVersion": "-",
+    "kernelVersion": "-",
+    "kubeProxyVersion": "-",
+    "kubeletVersion": "-",
+    "machineID": "-",
+    "operatingSystem": "linux",
+    "osImage": "-",
+    "systemUUID": "-",
+}

@@ -44,8 +44,11 @@ def test_defaults_are_filled_in(api: ApiServer, namespace: str) -> None:
     assert spec["group"] == {"size": 1}
     assert spec["parallelism"] == {"tensor": 1, "pipeline": 1, "data": 1, "expert": 1}
     assert spec["transfer"] == {
-        "domainPolicy": "PreferSame", "sourceEgressPercent": 50, "cloneTimeoutSeconds": 60, "onMismatch": "Fail",
-    }  # fmt: skip
+        "domainPolicy": "PreferSame",
+        "sourceEgressPercent": 50,
+        "cloneTimeoutSeconds": 60,
+        "onMismatch": "Fail",
+    }
     assert spec["residency"] == {"hostCopies": 0, "hostTTLSeconds": 3600}
     assert spec["rollout"] == {"maxSurge": 1, "maxUnavailable": 0, "progressDeadlineSeconds": 900}
 
@@ -177,7 +180,10 @@ def test_kubectl_explain(api: ApiServer, bin_folder: Path) -> None:
         pytest.skip(f"no kubectl in {bin_folder}")
     done = subprocess.run(
         [kubectl, "--kubeconfig", api.kubeconfig, "explain", "mrep.spec.transfer.onMismatch"],
-        capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
-    assert done.stdout.split("ENUM:")[1].split()[:2] == ["Fail,", "LoadFromCheckpoint"]
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.split("ENUM:")[1].split()[:2] == ["Fail", "LoadFromCheckpoint"]
     assert "What an engine does when it cannot have a clone" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import Any
 
@@ -85,7 +86,7 @@ async def test_one_line_through_everything(rig: Rig) -> None:
     for agent in (b, c, d):
         await sealed(agent)
     parents = {agent.node: agent.only().parent for agent in (b, c, d)}  # type: ignore[union-attr]
-    assert sorted(parents.values()).count(a.node) == 1, f"the source feeds one child, the others each other: {parents}"
+    assert list(parents.values()).count(a.node) == 1, f"the source feeds one child, the others each other: {parents}"
     for pod in pods:
         await rig.set_ready(pod)
     status = await eventually("all four are Ready", lambda: ready(4))
@@ -124,7 +125,7 @@ async def test_status_says_how_far_a_clone_is(rig: Rig) -> None:
 
     await eventually("the message names replica, node, percent and parent", at)
     assert (await rig.condition("m", "Reconciling"))["status"] == "True"
-    assert (await rig.condition("m", "Available"))["reason"] == "MinimumReplicasReady"
+    assert (await rig.condition("m", "Available"))["reason"] == "TooFewReplicasReady"
 
 
 async def test_deletion_in_the_middle_of_a_clone_leaves_nothing(rig: Rig) -> None:
@@ -247,12 +248,6 @@ async def test_a_dead_parent_is_replaced_and_told(rig: Rig) -> None:
 
     await eventually("an Event tells of the replaced parent", told)
 
-    async def degraded() -> bool:
-        condition = await rig.condition("m", "Degraded")
-        return condition["reason"] == "AgentUnavailable" and b.node in condition["message"]
-
-    await eventually("the silent agent is named", degraded, 25)
-
 
 async def test_a_template_that_the_api_server_refuses_stalls(rig: Rig) -> None:
     bad = {"spec": {"containers": [{"name": "engine", "image": "x", "args": ["a"], "imagePullPolicy": "Sometimes"}]}}
@@ -268,7 +263,45 @@ async def test_a_template_that_the_api_server_refuses_stalls(rig: Rig) -> None:
     await eventually("the Deployment is applied", lambda: rig.deployment("m"))
 
 
+async def test_a_pod_that_goes_in_a_gap_of_the_watches_is_missed(rig: Rig) -> None:
+    a = await rig.node(1)
+    await create(rig)
+    pod = await seeded(rig, a)
+
+    async def replicas(count: int) -> bool:
+        return bool((await rig.status("m")).get("replicas") == count)
+
+    await eventually("the pod counts", lambda: replicas(1))
+    key = f"/registry/pods/{rig.namespace}/{pod['metadata']['name']}"
+    await asyncio.to_thread(rig.api.restart_without, key)
+    await eventually("the pod is gone", lambda: replicas(0), 30)
+    again = await rig.pod("m", a)
+    await rig.set_ready(again)
+    await eventually("and the watches work", lambda: replicas(1))
+
+
+async def test_a_deleted_lease_locks_no_agent_out(rig: Rig) -> None:
+    a = await rig.node(1)
+    a.epoch = 41
+    await create(rig)
+    await seeded(rig, a)
+    assert a.epoch == 42
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{rig.operator.namespace}/leases/flashboot-operator"
+    assert (await rig.call("GET", lease))["spec"]["leaseTransitions"] == 42
+    rig.operator.kill()
+    await rig.call("DELETE", lease)
+    rig.operator.start()
+    await rig.operator.ready()
+
+    async def told() -> bool:
+        return a.epoch == 43 and bool(a.arenas)
+
+    await eventually("the agent obeys the new operator", told)
+
+
 async def test_a_termination_releases_the_lease(rig: Rig) -> None:
     assert rig.operator.kill(signal.SIGTERM) == 0
-    lease = await rig.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{rig.operator.namespace}/leases/flashboot-operator")
+    lease = await rig.call(
+        "GET", f"/apis/coordination.k8s.io/v1/namespaces/{rig.operator.namespace}/leases/flashboot-operator"
+    )
     assert lease["spec"].get("holderIdentity", "") == ""
