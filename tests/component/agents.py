@@ -110,9 +110,9 @@ class Node:
         self.holder = self._start("flashboot_agent.holder", ["--budget-bytes", str(self.budget)], "holder.log")
         eventually((self.run / "holder/holder.sock").exists, f"holder of {self.name}")
 
-    def start_agent(self, **env: str) -> None:
+    def start_agent(self, *, until: int = 200, **env: str) -> None:
         self.agent = self._start("flashboot_agent.node", [], "agent.log", **env)
-        eventually(lambda: self.get("/readyz")[0] == 200, f"agent of {self.name} ready")
+        eventually(lambda: self.get("/readyz")[0] == until, f"{until} from /readyz of the agent of {self.name}")
 
     def kill_agent(self) -> None:
         assert self.agent is not None

@@ -137,3 +137,17 @@ def test_missing_settings_are_named() -> None:
         Settings.from_env({})
     with pytest.raises(ValueError, match="FLASHBOOT_HTTP_PORT is not a port: 'x'"):
         Settings.from_env({"FLASHBOOT_NODE_NAME": "n", "FLASHBOOT_POD_IP": "1.2.3.4", "FLASHBOOT_HTTP_PORT": "x"})
+
+
+def test_an_agent_without_its_holder_says_nothing_rather_than_that_nothing_is_here(node: Node) -> None:
+    node.kill_agent()
+    node.kill_holder()
+    node.start_agent(until=503)
+    for path in ("/v1/observed", f"/v1/arenas/{ARENA}"):
+        status, told = problem(node.get(path))
+        assert (status, told.reason) == (503, "NotReady")
+        assert "holder" in told.message
+    assert put(node, epoch=50)[0] == 200, "it takes its orders all the same"
+    node.start_holder()
+    eventually(lambda: node.get("/readyz")[0] == 200, "ready")
+    assert node.observed().epoch == 50

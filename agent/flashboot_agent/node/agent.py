@@ -67,7 +67,7 @@ class Agent:
         self._sockets = PodSockets(self.node)
         self._metrics = Metrics(self.node)
         self._wake = asyncio.Event()
-        self._why_not_ready: str | None = "the agent has not finished its first round"
+        self._why_not_ready: str | None = "the holder was not asked yet"
         self._recovered = False
         self._dropping: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class Agent:
         self._server = await asyncio.to_thread(self._serve, node.store)
         node.chunk_address = self._server.address
         runner = web.AppRunner(
-            application(node, self._metrics, lambda: self._why_not_ready),
+            application(node, self._metrics, self._not_ready),
             access_log=None,
             shutdown_timeout=SHUTDOWN_SECONDS,
         )
@@ -136,6 +136,7 @@ class Agent:
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
         self._clones(users)
+        node.known = True
 
     def _clones(self, users: dict[str, list[str]]) -> None:
         """Start, feed and end clones."""
@@ -237,6 +238,11 @@ class Agent:
         else:
             log.error("arena differs from its digests", arena=arena.name)
             self._drop(arena.name, arena.state, "its bytes differ from its digests")
+
+    def _not_ready(self) -> str | None:
+        if self._why_not_ready is None and not self.node.known:
+            return "the first round is not through yet"
+        return self._why_not_ready
 
     def _ready(self, why_not: str | None) -> None:
         if why_not != self._why_not_ready:

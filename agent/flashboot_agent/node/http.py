@@ -79,16 +79,23 @@ class _Control:
     async def get_observed(self, request: web.Request) -> web.StreamResponse:
         after = _number(request, "after", -1)
         seconds = min(float(_number(request, "waitSeconds", 0)), MOST_WAIT_SECONDS)
+        self._require_known()
         if after <= self._node.board.counter:  # else it speaks of another instance, and is told at once
             await self._node.board.wait(after, seconds)
         return _json(observed(self._node))
 
     async def get_arena(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["arena"]
+        self._require_known()
         arena = next((arena for arena in observed_arenas(self._node) if arena.arena == name), None)
         if arena is None:
             raise UnknownArena(f"{name} is not on node {self._node.settings.node}")
         return _json(arena)
+
+    def _require_known(self) -> None:
+        """To say "no arenas" before the holder was asked could make the operator load what is here."""
+        if not self._node.known:
+            raise NotReady(f"node {self._node.settings.node} does not know yet what it holds: {self._not_ready()}")
 
     async def healthz(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")

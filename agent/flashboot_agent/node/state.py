@@ -36,6 +36,8 @@ class NodeState:
     stats: HolderStats | None = None
     """The holder's last word; None while it can't be reached."""
     chunk_address: str = ""
+    known: bool = False
+    """The holder and the door's files were read: from now on an arena that is not here is not here."""
 
     def wanted_by(self, pod: Pod, place: Place | None = None) -> WantedArena | None:
         return rules.arena_of(pod.meta, self.desired.current, place)

@@ -7,6 +7,8 @@ repeated message changes nothing.
     PUT  /v1/desired                              body: Desired   → 200 Accepted | 409 Problem(StaleEpoch)
     GET  /v1/observed?after=N&waitSeconds=25      → 200 Observed, as soon as counter > N, or unchanged at the deadline
     GET  /v1/arenas/{arena}                       → 200 ObservedArena | 404 Problem(UnknownArena)
+
+Both GETs answer 503 Problem(NotReady) from an agent that has just started, until it has asked its holder what is there.
 """
 
 from __future__ import annotations
