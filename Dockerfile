@@ -15,13 +15,20 @@ COPY requirements/build.txt /requirements/
 RUN python3 -m venv /opt/build \
  && /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r /requirements/build.txt
 
+# Built twice: first the C++ alone, between empty packages, into a build folder that stays; then the wheel, which finds
+# everything compiled. So a change of Python does not compile C++.
 FROM toolchain AS wheel
 WORKDIR /src
+ENV PATH=/opt/build/bin:$PATH
+ARG WHEEL="python -m pip wheel --no-deps --no-build-isolation --config-settings=build-dir=/native --wheel-dir"
 COPY pyproject.toml README.md LICENSE ./
 COPY csrc csrc
+RUN mkdir -p operator/flashboot_operator agent/flashboot_agent \
+ && ${WHEEL} /unused . \
+ && rm -r /unused
 COPY operator operator
 COPY agent agent
-RUN PATH=/opt/build/bin:$PATH python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
+RUN ${WHEEL} /wheels .
 
 FROM scratch AS dist
 COPY --from=wheel /wheels/ /

@@ -38,7 +38,6 @@ from setup_env.controlplane import ControlPlane
 from setup_env.controlplane import ensure as ensure_controlplane
 from setup_env.images import ensure_store
 from setup_env.progress import say
-from setup_env.system import RACK_NEEDS, ensure_packages
 
 _SYSCTLS = {
     "net/ipv4/ip_forward": 1,
@@ -56,9 +55,11 @@ def up(nodes: int = DEFAULT_NODES, link_mbit: float = DEFAULT_LINK_MBIT) -> Path
     """
     if not 1 <= nodes <= MAX_NODES:
         raise RackError(f"a rack has 1 to {MAX_NODES} nodes, not {nodes}")
-    ensure_packages(RACK_NEEDS)
     machine.require()
     cache = Cache()
+    with lock.exclusive():
+        _refuse_foreign_rack()
+        teardown.take_down()  # now, not when the images are built: a rack in use slows the build down a lot
     programs = ensure_controlplane(cache)
     store = ensure_store(cache)
     with lock.exclusive():

@@ -10,6 +10,7 @@ from rack import cgroups
 from rack.errors import RackError
 from rack.settings import BRIDGE, NODE_RANGE, POD_RANGE, SERVICE_RANGE
 from rack.shell import run
+from setup_env.system import RACK_NEEDS, ensure_packages, missing_packages
 
 _ELSEWHERE = (
     "Or use a cluster that you have: point KUBECONFIG at it, build the two images of ./Dockerfile, push them to where\n"
@@ -29,7 +30,10 @@ def _missing() -> list[str]:
     if not Path("/proc/self/ns").is_dir():
         return ["Linux (the nodes are sets of Linux namespaces)"]
     if os.geteuid() != 0:
-        return ["root (the nodes are namespaces with mounts, links and cgroups of their own): try sudo"]
+        found = ["root (the nodes are namespaces with mounts, links and cgroups of their own): try sudo"]
+        packages = missing_packages(RACK_NEEDS)
+        return [*found, f"Debian packages (root installs them by itself): {' '.join(packages)}"] if packages else found
+    ensure_packages(RACK_NEEDS)
     found = []
     groups = cgroups.hierarchies()
     wanted = {"memory", "cpu", "pids"}

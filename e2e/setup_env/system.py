@@ -61,9 +61,14 @@ def _which(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
+def missing_packages(needs: tuple[Need, ...]) -> list[str]:
+    """The Debian packages of what is not there."""
+    return sorted({n.package for n in needs if not n.present()})
+
+
 def ensure_packages(needs: tuple[Need, ...]) -> None:
     """Install the Debian packages of what is missing, or name them in one message."""
-    missing = sorted({n.package for n in needs if not n.present()})
+    missing = missing_packages(needs)
     if not missing:
         return
     names = " ".join(missing)
@@ -81,8 +86,7 @@ def ensure_packages(needs: tuple[Need, ...]) -> None:
         except SetupError:  # the package lists may be old, or absent as in a fresh container
             run(["apt-get", "update"], env=env, timeout_s=600)
             run(install, env=env, timeout_s=1200)
-    still = sorted({n.package for n in needs if not n.present()})
-    if still:
+    if still := missing_packages(needs):
         raise SetupError(f"installed, yet not found: {' '.join(still)}")
 
 
