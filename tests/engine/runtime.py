@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-_started = False
+_started: list[bool] = []
 
 
 def publish(folder: Path, socket_path: Path | None = None, **arguments: Any) -> Any:
@@ -41,10 +41,9 @@ def publish(folder: Path, socket_path: Path | None = None, **arguments: Any) -> 
 
 
 def _start_groups(server_args: Any) -> None:
-    global _started
     if _started:
         return
-    _started = True
+    _started.append(True)
     import socket
 
     from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel

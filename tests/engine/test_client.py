@@ -1,10 +1,9 @@
-"""The plug-in's side of the attach protocol against a peer with real sockets: patience, restarts, refusals, deadlines."""
+"""The plug-in's side of the attach protocol, against real sockets: patience, restarts, refusals, deadlines."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import peer as peers
 import pytest
+
 from flashboot_agent.core.errors import (
     CloneFailed,
     CommitRefused,
@@ -97,7 +97,7 @@ def in_background(action: Callable[[], Any]) -> tuple[threading.Thread, list[Any
     def run() -> None:
         try:
             result.append(action())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 # the test looks at it
             result.append(error)
 
     thread = threading.Thread(target=run)
@@ -121,9 +121,13 @@ def test_the_first_seeds_and_the_second_attaches(peer: peers.Peer, make: Callabl
     peer.wait_for(wire.Attached, 2)
 
 
-def test_an_agent_that_is_away_is_waited_for(socket_path: Path, make: Callable[..., AgentClient]) -> None:
+def test_an_agent_that_is_away_is_waited_for(
+    socket_path: Path, make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+    monkeypatch.setattr(clients.time, "sleep", lambda _: failed.set())
     thread, result = in_background(make().wait)
-    time.sleep(0.1)  # let it fail to connect at least once; the outcome does not depend on it
+    assert failed.wait(10), "it found an agent where none was"
     peer = peers.Peer(socket_path)
     thread.join(10)
     assert result == [MustSeed(peers.ARENA)]

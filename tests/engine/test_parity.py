@@ -1,4 +1,4 @@
-"""Seed = plain SGLang = attach: by name, place, shape, stride, dtype, class, bytes, marks and ties, all inside the arena."""
+"""Seed = plain SGLang = attach: by place, shape, stride, dtype, class, bytes, marks and ties, all inside the arena."""
 
 from __future__ import annotations
 

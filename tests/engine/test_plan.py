@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine import rebind, seed, walk
 from flashboot_agent.engine.mapping import as_tensor
 from flashboot_agent.engine.plan import plan
-from torch import nn
 
 IDENTITY = {"model": "small"}
 

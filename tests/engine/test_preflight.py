@@ -8,6 +8,7 @@ from pathlib import Path
 
 import peer as peers
 import pytest
+
 from flashboot_agent.core.errors import (
     BadRequest,
     CheckpointMissing,
@@ -160,7 +161,6 @@ def test_before_start_waits_for_the_folder_and_tells_the_agent(
         (folder / "config.json").write_text(next(steps))
 
     monkeypatch.setattr(preflight.time, "sleep", put_right)
-    monkeypatch.setattr(preflight.wait_until_sound, "__kwdefaults__", {"pause": put_right, "clock": Time().clock})
     preflight.before_start(arguments)
     peer.wait_for(wire.Clear)
     reasons = [message.problem.reason for message in peer.seen if isinstance(message, wire.Trouble)]

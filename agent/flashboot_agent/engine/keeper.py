@@ -36,7 +36,7 @@ class Keeper(threading.Thread):
         self.join(timeout=RETRY_SECONDS * 2)
 
     def run(self) -> None:
-        patient = Patient(f"{self._who}: attached and serving, waiting for the agent to come back")
+        patient = Patient(f"{self._who}: attached and serving; the agent is away")
         fresh = self._channel is not None
         while not self._stopped.is_set():
             try:
@@ -44,6 +44,7 @@ class Keeper(threading.Thread):
                     self._channel = Channel(self._path, timeout=RETRY_SECONDS)
                     self._channel.send(self._hello)
                     log.warning("%s: told the agent again that this engine is attached", self._who)
+                    patient = Patient(f"{self._who}: attached and serving; the agent is away")
                 if fresh:
                     self._channel.send(Attached())
                     fresh = False

@@ -103,13 +103,14 @@ def wait_until_sound(
     seconds: float,
     what: str,
     *,
-    pause: Callable[[float], object] = time.sleep,
+    pause: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Call `check` until it raises nothing retryable, reporting each new problem.
 
     Raises DeadlineExceeded after `seconds`; errors that waiting can't mend at once.
     """
+    pause = pause or time.sleep
     deadline = clock() + seconds
     patient = Patient(f"waiting for {what} to be put right")
     shown: Problem | None = None

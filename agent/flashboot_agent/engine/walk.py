@@ -102,7 +102,7 @@ def require_none_hidden(shadow: Any, loaded: Any = None) -> None:
     """Raises UnsupportedModel for a tensor that no binding reaches and that an attaching engine would not have.
 
     `shadow` was built on the meta device: what hides there without memory can't be given any. What hides in `loaded`
-    alone was made by the load, which an attaching engine does not do. (Both see the process's own tensors, as in groups.)
+    alone was made by the load, which an attaching engine does not do. (Both see tensors of the process, as in groups.)
     """
     known = dict(hidden_tensors(shadow))
     lost = [path for path, tensor in known.items() if tensor.is_meta and tensor.numel()]
