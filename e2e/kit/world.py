@@ -130,12 +130,14 @@ class Mrep:
         """Node → arena of this object."""
         return agents.arenas_of(self.world.observed() if seen is None else seen, self.uid)
 
-    def wait_arenas(self, nodes: set[str], seconds: float = 60) -> None:
-        """Until exactly these nodes hold an arena of this object, all of them sealed."""
+    def wait_arenas(self, nodes: set[str], seconds: float = 60, *, held: int = 0) -> None:
+        """Until these nodes have an arena of this object, all of them sealed, and at most `held` others: the operator
+        may keep the source where no pod is left."""
 
         def holds(seen: dict[str, Observed]) -> None:
             states = {node: arena.state for node, arena in self.arenas(seen).items()}
-            if states != dict.fromkeys(nodes, "sealed"):
+            others = states.keys() - nodes
+            if set(states.values()) != {"sealed"} or not nodes <= states.keys() or len(others) > held:
                 raise NotYet(f"arenas: {states}")
 
         self.world.eventually_observed(f"sealed arenas of {self.name} on {sorted(nodes)}", seconds, holds)

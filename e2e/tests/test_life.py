@@ -90,7 +90,7 @@ def test_three_more_clone_and_a_flipped_bit_is_fetched_again(story: Story) -> No
 def test_two_go_and_their_arenas_with_them(story: Story) -> None:
     story.mrep.scale(2)
     story.mrep.wait_ready(2, 60)
-    story.mrep.wait_arenas(story.occupied())
+    story.mrep.wait_arenas(story.occupied(), held=1)
 
 
 @pytest.mark.timeout(420)
@@ -173,13 +173,13 @@ def _ours(seen: Observed) -> list[ObservedPod]:
 def test_deletion_in_the_middle_of_a_clone_leaves_nothing(story: Story) -> None:
     story.mrep.scale(2)
     story.mrep.wait_ready(2, 60)
-    story.mrep.wait_arenas(story.occupied())
+    story.mrep.wait_arenas(story.occupied(), held=1)
     free = sorted(set(story.world.nodes()) - story.occupied())
     with ExitStack() as stack:
         for node in free:
             stack.enter_context(slow_link(node, 20))
         story.mrep.scale(4)
-        story.world.eventually_observed("two clones in their middle", 60, lambda seen: _filling(story, seen, free))
+        story.world.eventually_observed("a clone in its middle", 60, lambda seen: _filling(story, seen, free))
         began = time.monotonic()
         story.mrep.delete()
         assert time.monotonic() - began < 30, "nothing may hold a ModelReplica that was deleted"
