@@ -101,7 +101,7 @@ def pod_template(name: str, spec: Spec) -> Object:
         engine["readinessProbe"] = {
             "httpGet": {"path": "/ready", "port": _port(argv)},
             "periodSeconds": 1,
-            "timeoutSeconds": 3,
+            "timeoutSeconds": 5,
             "failureThreshold": 3,
         }
     pod["volumes"] = [

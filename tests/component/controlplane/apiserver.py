@@ -19,6 +19,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "component-test-admin"
+OPERATOR = "flashboot-operator"
+"""Name of the user, and the token, that the operator speaks with."""
 
 
 def binaries() -> Path | None:
@@ -76,6 +78,11 @@ class ApiServer:
     @property
     def kubeconfig(self) -> Path:
         return self.folder / "kubeconfig"
+
+    @property
+    def operators_kubeconfig(self) -> Path:
+        """With the operator's rights and no more."""
+        return self.folder / "kubeconfig-operator"
 
     def call(
         self, method: str, path: str, body: Any = None, content: str = "application/json", timeout: float = 10
@@ -137,7 +144,9 @@ class ApiServer:
         )
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=30)
-        (self.folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+        (self.folder / "tokens.csv").write_text(
+            f'{TOKEN},admin,admin,"system:masters"\n{OPERATOR},{OPERATOR},{OPERATOR}\n'
+        )
         self._spawn(
             logs / "kube-apiserver.log",
             [
@@ -160,15 +169,19 @@ class ApiServer:
             ],
         )
         self._wait(deadline_s)
+        self._kubeconfig(self.kubeconfig, TOKEN)
+        self._kubeconfig(self.operators_kubeconfig, OPERATOR)
+
+    def _kubeconfig(self, path: Path, token: str) -> None:
         ca = base64.b64encode((self.folder / "certs" / "apiserver.crt").read_bytes()).decode()
-        self.kubeconfig.write_text(
+        path.write_text(
             json.dumps(
                 {
                     "apiVersion": "v1",
                     "kind": "Config",
                     "current-context": "test",
                     "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
-                    "users": [{"name": "test", "user": {"token": TOKEN}}],
+                    "users": [{"name": "test", "user": {"token": token}}],
                     "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
                 }
             )

@@ -13,6 +13,7 @@ import yaml
 
 from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, binaries, launch
 from tests.component.controlplane.rig import OperatorProcess, Rig
+from tests.component.controlplane.rights import grant
 
 CRD = REPO / "crds" / "flashboot.io_modelreplicas.yaml"
 
@@ -64,9 +65,17 @@ def namespace(api: ApiServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def operator(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     api.create("/api/v1/namespaces", {"metadata": {"name": "flashboot-system"}})
+    grant(api, "flashboot-system")
     process = OperatorProcess(api, "flashboot-system", tmp_path_factory.mktemp("operator"))
     yield process
     process.kill()
+    refused = [
+        line
+        for log in process.logs()
+        for line in log.read_text().splitlines()
+        if "Forbidden" in line or " 403 " in line
+    ]
+    assert not refused, f"the operator asked for more than it may: {refused[:3]}"
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class OperatorProcess:
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{REPO}/operator:{REPO}/agent",
-            "KUBECONFIG": str(self.api.kubeconfig),
+            "KUBECONFIG": str(self.api.operators_kubeconfig),
             "POD_NAMESPACE": self.namespace,
             "POD_NAME": "operator-0",
             "FLASHBOOT_HTTP_HOST": "127.0.0.1",
@@ -84,6 +84,9 @@ class OperatorProcess:
     @property
     def log(self) -> Path:
         return self._folder / f"operator-{self._starts}.log"
+
+    def logs(self) -> list[Path]:
+        return sorted(self._folder.glob("operator-*.log"))
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         if self._process is None:

@@ -1,0 +1,45 @@
+"""The operator's rights, no more than it uses: the tests run it with exactly these, and any 403 shows in its log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.component.controlplane.apiserver import OPERATOR, ApiServer
+
+Rule = dict[str, list[str]]
+
+EVERYWHERE: list[Rule] = [
+    {"apiGroups": ["flashboot.io"], "resources": ["modelreplicas"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": ["flashboot.io"], "resources": ["modelreplicas/status"], "verbs": ["patch"]},
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list", "watch", "create", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+]
+OWN_NAMESPACE: list[Rule] = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["flashboot-operator"],
+        "verbs": ["get", "update"],
+    },
+]
+
+
+def grant(api: ApiServer, namespace: str) -> None:
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    subject = [{"kind": "User", "name": OPERATOR, "apiGroup": "rbac.authorization.k8s.io"}]
+    meta = {"name": OPERATOR}
+    for kind, folder, rules in (
+        ("ClusterRole", rbac, EVERYWHERE),
+        ("Role", f"{rbac}/namespaces/{namespace}", OWN_NAMESPACE),
+    ):
+        plural = f"{kind.lower()}s"
+        binding: dict[str, Any] = {
+            "metadata": meta,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": OPERATOR},
+            "subjects": subject,
+        }
+        api.create(f"{folder}/{plural}", {"metadata": meta, "rules": rules})
+        api.create(f"{folder}/{plural[:-1]}bindings", binding)
