@@ -133,6 +133,27 @@ def test_a_layout_that_does_not_belong_to_the_arena_is_refused(
         assert says in refused.problem.message
 
 
+@pytest.mark.parametrize("kind", ["pipe", "file", "empty", "vast"])
+def test_a_layout_that_is_no_document_is_refused(node: Node, kind: str, tmp_path: Path) -> None:
+    uid = node.publish()
+    node.want(wanted("seed", seed_pod=uid, pods=[uid]))
+    if kind == "pipe":
+        fd, other = os.pipe()
+        os.close(other)
+    elif kind == "file":
+        (tmp_path / "layout").write_bytes(layout_for(len(DATA)))
+        fd = os.open(tmp_path / "layout", os.O_RDONLY)
+    else:
+        fd = memfd.create("layout", 0 if kind == "empty" else attach.MAX_LAYOUT + 1)
+    with node.engine(uid) as engine:
+        os.close(engine.allocate(len(DATA)))
+        engine.send(attach.Commit(), fd)
+        refused, _ = engine.until(attach.Refused)
+        assert refused.problem.reason == "BadRequest"
+        assert engine.closed()
+    os.close(fd)
+
+
 def test_an_engine_of_another_identity_is_refused_by_field_and_values(node: Node) -> None:
     seeded(node)
     uid = node.publish()

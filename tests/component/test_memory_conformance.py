@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -149,6 +150,26 @@ def test_all_pages_are_present_before_anybody_maps(memory: DeviceMemory) -> None
     fd = region.export(writable=False)
     assert os.fstat(fd).st_blocks * 512 >= SIZE
     assert os.fstat(fd).st_mode & 0o777 == 0o600
+    os.close(fd)
+    region.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_user_cannot_turn_a_read_only_handle_into_a_writable_one(memory: DeviceMemory) -> None:
+    region = memory.allocate(NAME, SIZE)  # not even before the seal
+    fd = region.export(writable=False)
+    client = subprocess.run(
+        ["/bin/sh", "-c", f"exec 9<>/proc/self/fd/{fd}"],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        pass_fds=[fd],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert client.returncode != 0
+    assert b"Permission denied" in client.stderr
     os.close(fd)
     region.close()
 

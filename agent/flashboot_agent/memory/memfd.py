@@ -83,6 +83,15 @@ def seals(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
 
 
+def is_memory(fd: int) -> bool:
+    """Whether it is a memfd (or a file of tmpfs): only those know seals, and reading them needs nobody's help."""
+    try:
+        seals(fd)
+    except OSError:
+        return False
+    return True
+
+
 def is_sealed(fd: int) -> bool:
     return seals(fd) & F_SEAL_WRITE != 0
 

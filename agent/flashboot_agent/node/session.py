@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,6 +26,7 @@ from flashboot_agent.core.errors import (
     UnknownArena,
 )
 from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.memory import memfd
 from flashboot_agent.node import documents, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.desired import error_text
@@ -333,11 +333,11 @@ def _publish(arena: Arena, document: bytes, identity: dict[str, str]) -> None:
 
 
 def _read_document(fd: int) -> bytes:
-    """All bytes of a regular file or memfd, which the peer may still change; what is returned is a copy."""
+    """All bytes of a memfd, which the peer may still change; what is returned is a copy."""
     try:
         facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise BadRequest("the layout's descriptor is not a file or a memfd")
+        if not memfd.is_memory(fd):  # a read of anything else may never come back
+            raise BadRequest("the layout's descriptor is not a memfd")
         if not 0 < facts.st_size <= attach.MAX_LAYOUT:
             raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {attach.MAX_LAYOUT}")
         document = b""
