@@ -28,17 +28,15 @@ def binaries() -> Path | None:
     if given := os.environ.get("FLASHBOOT_CONTROLPLANE_BIN"):
         return Path(given)
     asked = subprocess.run(
-        [sys.executable, "-m", "e2e.setup", "path", "controlplane"],
-        cwd=REPO,
+        [sys.executable, "-m", "setup_env", "path", "controlplane"],
+        env={**os.environ, "PYTHONPATH": str(REPO / "e2e")},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    for folder in (Path(asked.stdout.strip()), Path(asked.stdout.strip()) / "bin"):
-        if asked.returncode == 0 and (folder / "kube-apiserver").exists():
-            return folder
-    return None
+    folder = Path(asked.stdout.strip())
+    return folder if asked.returncode == 0 and (folder / "kube-apiserver").exists() else None
 
 
 def free_port() -> int:

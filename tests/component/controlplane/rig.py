@@ -48,7 +48,7 @@ class OperatorProcess:
     def __init__(self, api: ApiServer, namespace: str, folder: Path) -> None:
         self.api = api
         self.namespace = namespace
-        self.agent_port = free_port()
+        self.agent_port = 9440  # Each agent has an address of its own on loopback.
         self.http_port = free_port()
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,12 +191,14 @@ class Rig:
     async def pod(self, model_replica: str, agent: FakeAgent, *, publish: bool = True) -> Object:
         """A pod as the Deployment's controller would make it, bound to the agent's node, its volume published."""
         template = (await self.deployment(model_replica))["spec"]["template"]
-        self._pods += 1
-        name = f"{model_replica}-{self._pods}"
-        made = await self._pod(name, template["metadata"], template["spec"], agent.node, agent.ip)
+        made = await self.pod_on(model_replica, template, agent.node, agent.ip)
         if publish:
-            await agent.publish(made["metadata"]["uid"], self.namespace, name, model_replica)
+            await agent.publish(made["metadata"]["uid"], self.namespace, made["metadata"]["name"], model_replica)
         return made
+
+    async def pod_on(self, model_replica: str, template: Object, node: str, ip: str) -> Object:
+        self._pods += 1
+        return await self._pod(f"{model_replica}-{self._pods}", template["metadata"], template["spec"], node, ip)
 
     async def set_ready(self, pod: Object) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"

@@ -1,0 +1,116 @@
+"""The operator, a real API server, and real agents with real holders: only kubelet, door and engine are played."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from flashboot_agent.wire.base import now
+from flashboot_agent.wire.door import PublishedPod
+from tests.component.agents import MIB, Cluster, Node
+from tests.component.controlplane.rig import Rig, eventually
+from tests.component.controlplane.test_crd import model_replica
+
+pytestmark = pytest.mark.apiserver
+
+DATA = random.Random(7).randbytes(8 * MIB)
+Object = dict[str, Any]
+
+
+def publish(node: Node, pod: Object, model_replica: str) -> None:
+    """What the door does on NodePublish."""
+    meta = pod["metadata"]
+    (node.run / "pods" / meta["uid"]).mkdir()
+    facts = PublishedPod(
+        uid=meta["uid"],
+        namespace=meta["namespace"],
+        name=meta["name"],
+        service_account="default",
+        model_replica=model_replica,
+        published_at=now(),
+    )
+    file = node.run / "meta" / f"{meta['uid']}.json"
+    file.with_suffix(".tmp").write_bytes(facts.to_json())
+    file.with_suffix(".tmp").rename(file)
+
+
+@pytest.fixture
+async def nodes(rig: Rig, cluster: Cluster) -> AsyncIterator[list[Node]]:
+    made = []
+    for number in range(3):
+        name = f"{rig.namespace}-{number}"
+        await rig.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+        node = await asyncio.to_thread(cluster.node, name)
+        await rig.agent_pod(name, node.ip)
+        made.append(node)
+    yield made
+    for node in made:
+        await rig.call("DELETE", f"/api/v1/namespaces/{rig.operator.namespace}/pods/agent-{node.name}")
+        await rig.call("DELETE", f"/api/v1/nodes/{node.name}")
+
+
+async def bound(rig: Rig, node: Node) -> Object:
+    """A pod on the node, its volume published."""
+    template = (await rig.deployment("m"))["spec"]["template"]
+    pod = await rig.pod_on("m", template, node.name, node.ip)
+    publish(node, pod, "m")
+    return pod
+
+
+def arenas(node: Node) -> list[tuple[str, str | None]]:
+    return [(a.state, a.digest) for a in node.observed().arenas]
+
+
+async def test_scale_up_by_cloning_and_deletion(rig: Rig, nodes: list[Node]) -> None:
+    await rig.call("POST", rig.path(""), model_replica())
+    await eventually("the Deployment is applied", lambda: rig.deployment("m"))
+    a, b, c = nodes
+    pods = [await bound(rig, a)]
+
+    def seed() -> str:
+        with a.engine(pods[0]["metadata"]["uid"]) as engine:
+            return engine.seed(DATA).digest
+
+    digest = await asyncio.to_thread(seed)
+    await rig.set_ready(pods[0])
+    await rig.merge(rig.path("m", "scale"), {"spec": {"replicas": 3}})
+    pods += [await bound(rig, b), await bound(rig, c)]
+
+    async def sealed(node: Node) -> bool:
+        return await asyncio.to_thread(arenas, node) == [("sealed", digest)]
+
+    for node in (b, c):
+        await eventually(f"{node.name} is complete before any engine asked", lambda node=node: sealed(node), 40)  # type: ignore[misc]
+
+    def attach(node: Node, uid: str) -> bytes:
+        with node.engine(uid) as engine:
+            return engine.attach()[1]
+
+    for node, pod in ((b, pods[1]), (c, pods[2])):
+        assert await asyncio.to_thread(attach, node, pod["metadata"]["uid"]) == DATA
+    sent = {node.name: (await asyncio.to_thread(node.observed)).arenas[0].bytes_out for node in nodes}
+    assert sent[a.name] <= 1.02 * len(DATA), f"the source fed one of the two: {sent}"
+
+    async def told() -> bool:
+        reasons = [reason for reason, _ in await rig.events("m")]
+        return reasons.count("CloneSealed") == 2 and reasons.count("SeedSealed") == 1
+
+    await eventually("the Events tell it", told)
+    await rig.call("DELETE", rig.path("m"))
+    for node, pod in zip(nodes, pods, strict=True):
+        await rig.delete_pod(pod)
+        (node.run / "meta" / f"{pod['metadata']['uid']}.json").unlink()
+        shutil.rmtree(node.run / "pods" / pod["metadata"]["uid"])
+
+    def left() -> list[str]:
+        return [line for node in nodes for line in node.memory_files()]
+
+    async def nothing() -> bool:
+        return await asyncio.to_thread(left) == [] and all([await asyncio.to_thread(n.held) == 0 for n in nodes])
+
+    await eventually("no arena, no mapping is left", nothing, 40)
