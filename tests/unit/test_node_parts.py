@@ -22,6 +22,7 @@ from flashboot_agent.node import documents
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.logs import JsonFormatter, Log
+from flashboot_agent.node.pods import read_published
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire import door
 from flashboot_agent.wire.base import now
@@ -192,6 +193,15 @@ def test_the_machine_itself_may_have_too_little() -> None:
     with pytest.raises(ShelfError, match="the machine has 10 bytes left") as refused:
         next(shelf.create(A, 11, "small"))
     assert refused.value.kind == protocol.NO_MEMORY
+
+
+def test_files_that_the_door_still_writes_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pod = door.PublishedPod(uid="11111111-aaaa", namespace="s", name="p", service_account="d", published_at=now())
+    for name in (f"{pod.uid}.json", ".22222222-bbbb.json", ".33333333-cccc.tmp"):
+        (tmp_path / name).write_bytes(pod.to_json() if name[0] != "." else b"{")
+    assert list(read_published(tmp_path, {})) == [pod.uid]
+    assert caplog.records == []
+    assert read_published(tmp_path / "nothing", {}) == {}
 
 
 def test_the_holder_repeats_the_paths_of_the_wire() -> None:

@@ -143,7 +143,8 @@ def read_published(folder: Path, known: dict[str, PublishedPod]) -> dict[str, Pu
     """The door's files. One that can't be read is told in the log; a pod that was known stays known then."""
     found: dict[str, PublishedPod] = {}
     try:
-        names = [path for path in folder.iterdir() if path.suffix == ".json"]
+        # A name with a dot in front is a file that the door still writes.
+        names = [path for path in folder.iterdir() if path.suffix == ".json" and not path.name.startswith(".")]
     except FileNotFoundError:
         return {}
     for path in names:
