@@ -68,7 +68,9 @@ class Scenario:
         with self.progress.stage(f"kubectl scale --replicas={settings.replicas}") as stage:
             kind = f"modelreplica/{settings.name}"
             self.kubectl("scale", kind, "-n", settings.namespace, f"--replicas={settings.replicas}")
+        began = time.monotonic()
         views = self._follow()
+        self.progress.record("all replicas Ready", time.monotonic() - began, f"{settings.replicas} replicas")
         with self.progress.stage("ask every replica") as stage:
             answers = self._ask_all()
             differences = token_differences(reference, seed, answers)

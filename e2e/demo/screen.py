@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from demo.live import NodeView
+from flashboot_agent.wire.control import ObservedArena
 
 WIDTH = 20
 MIB = 1 << 20
@@ -31,7 +32,7 @@ def line(view: NodeView, ready: bool) -> str:
         full = view.percent() * WIDTH // 100
         words.append(f"[{'#' * full}{'.' * (WIDTH - full)}] {view.percent():3d} %")
         words.append(f"{view.arena.watermark / MIB:6.1f}/{view.arena.bytes / MIB:.1f} MiB {view.arena.state:<9}")
-        words.append(f"from {view.arena.parent}" if view.arena.parent else "from the checkpoint")
+        words.append(_origin(view.arena))
         if view.arena.children:
             words.append(f"to {', '.join(view.arena.children)}")
     if view.pod is not None:
@@ -39,6 +40,12 @@ def line(view: NodeView, ready: bool) -> str:
         if view.pod.problem is not None:
             words.append(f"({view.pod.problem.reason})")
     return f"{view.node:<12} {' '.join(words)}"
+
+
+def _origin(arena: ObservedArena) -> str:
+    if arena.parent is not None:
+        return f"from {arena.parent}"
+    return "from the checkpoint" if arena.way == "seed" else "waits for a parent"
 
 
 class Screen:

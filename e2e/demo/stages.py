@@ -57,6 +57,12 @@ class Progress:
             stage.seconds = time.monotonic() - stage.began
             self._write(self._line(stage, mark), final=True)
 
+    def record(self, name: str, seconds: float, note: str) -> None:
+        """A stage that drew its own progress and is over."""
+        stage = Stage(name, time.monotonic() - seconds, note, seconds)
+        self.stages.append(stage)
+        self._write(self._line(stage, "ok"), final=True)
+
     @property
     def current(self) -> Stage | None:
         return self.stages[-1] if self.stages else None

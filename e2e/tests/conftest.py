@@ -1,7 +1,7 @@
 """One rack and one installation for the whole suite; a module is a story whose later chapters need the earlier ones.
 
-Run as `python -m pytest e2e/tests` (root). KEEP=1 leaves the rack up. When something fails, logs, events and
-descriptions are in build/e2e/logs.
+Run as `python -m pytest e2e/tests` (root). KEEP=1 leaves the rack up, REUSE=1 takes the one that is up. When something
+fails, logs, events and descriptions are in build/e2e/logs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def rack() -> Iterator[None]:
     """Four nodes, up; down again afterwards."""
-    run_module("rack", "up", seconds=UP_SECONDS)
+    if not os.environ.get("REUSE"):
+        run_module("rack", "up", seconds=UP_SECONDS)
     try:
         yield
     finally:
