@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import subprocess
@@ -85,6 +86,19 @@ def test_a_seal_is_refused_while_anybody_maps_for_writing_and_then_holds_for_all
     with mmap.mmap(read_only, SIZE, prot=mmap.PROT_READ) as view:
         assert view[:1] == b"\0"
     os.close(read_only)
+    region.close()
+
+
+def test_a_writer_can_change_neither_the_size_nor_who_may_seal(memory: DeviceMemory) -> None:
+    region = memory.allocate(NAME, SIZE)
+    fd = region.export(writable=True)
+    for size in (0, SIZE - 1, 2 * SIZE):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+    os.close(fd)
+    with pytest.raises(CommitRefused, match="forbade further seals"):
+        region.seal()
     region.close()
 
 

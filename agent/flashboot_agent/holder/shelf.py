@@ -64,6 +64,7 @@ class Shelf:
             self._pending[arena] = os.fstat(data).st_size
             for _ in memfd.reserve(data, pages):
                 yield
+            memfd.fix_size(data)
             record = memfd.create(f"flashboot-record-{arena}", protocol.RECORD_BYTES)
             opened.append(record)
         except OSError as error:

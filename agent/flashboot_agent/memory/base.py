@@ -71,7 +71,9 @@ class DeviceMemory(ABC):
 
     @abstractmethod
     def allocate(self, arena: str, nbytes: int) -> Region:
-        """New memory, all pages present and charged to the holder. Raises InsufficientMemory before anything breaks."""
+        """New memory of a fixed size, all pages present and charged to the holder.
+
+        Raises InsufficientMemory before anything breaks."""
 
     @abstractmethod
     def adopt(self, arena: str) -> Region | None:

@@ -102,6 +102,8 @@ class HostRegion(Region):
         try:
             memfd.make_immutable(self.fd)
         except OSError as error:
+            if error.errno == errno.EPERM:
+                raise CommitRefused(f"{self.arena} can't be sealed: a client forbade further seals") from error
             if error.errno != errno.EBUSY:
                 raise
             raise CommitRefused(

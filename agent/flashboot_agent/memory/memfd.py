@@ -96,8 +96,14 @@ def is_sealed(fd: int) -> bool:
     return seals(fd) & F_SEAL_WRITE != 0
 
 
+def fix_size(fd: int) -> None:
+    """Nobody can truncate or extend it any more: a seed that shrank its arena would end its readers by SIGBUS."""
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+
+
 def make_immutable(fd: int) -> None:
-    """Add every seal. Raises OSError(EBUSY) while a writable shared mapping of it exists anywhere."""
+    """Add every seal. Raises OSError: EBUSY while a writable shared mapping of it exists anywhere, EPERM when somebody
+    forbade further seals."""
     if not is_sealed(fd):
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, IMMUTABLE)
 
