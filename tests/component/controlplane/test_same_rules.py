@@ -1,0 +1,84 @@
+"""What the pydantic models accept, the API server accepts, and the other way round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from flashboot_operator.api.modelreplica import Spec
+from tests.component.controlplane.apiserver import ApiError, ApiServer
+from tests.component.controlplane.test_crd import path
+
+pytestmark = pytest.mark.apiserver
+
+
+def near(low: int, high: int) -> st.SearchStrategy[int]:
+    """Numbers on both sides of both bounds, mostly inside, so that a whole spec has a chance."""
+    return st.sampled_from([*[low] * 8, *[high] * 8, low - 1, high + 1])
+
+
+odd = st.text(st.sampled_from("aZ9./_@:+- \n#é"), max_size=6) | st.sampled_from(["a" * 129, "a" * 513])
+good = st.sampled_from(["org/m", "/models/x", "a:b@c+d-e_f.g/H"])
+names = st.integers(0, 11).flatmap(lambda n: odd if n == 7 else good)
+revisions = st.integers(0, 11).flatmap(lambda n: odd if n == 7 else st.just("8f3c0e"))
+container = st.fixed_dictionaries({"name": st.just("engine")}, optional={"image": st.just("x")})
+containers = st.integers(0, 7).flatmap(lambda n: st.just([]) if n == 5 else st.lists(container, min_size=1, max_size=1))
+template = st.fixed_dictionaries({"spec": st.fixed_dictionaries({"containers": containers})})
+specs = st.fixed_dictionaries(
+    {"model": st.fixed_dictionaries({"name": names, "revision": revisions})},
+    optional={
+        "replicas": near(0, 4096),
+        "template": template,
+        "group": st.fixed_dictionaries({"size": near(1, 1)}),
+        "parallelism": st.fixed_dictionaries({}, optional={"tensor": near(1, 1), "expert": near(1, 1)}),
+        "transfer": st.fixed_dictionaries(
+            {},
+            optional={
+                "domainPolicy": st.sampled_from(["Any", "PreferSame", "RequireSame"] * 3 + ["None"]),
+                "sourceEgressPercent": near(1, 100),
+                "cloneTimeoutSeconds": near(1, 3600),
+                "onMismatch": st.sampled_from(["Fail", "LoadFromCheckpoint"] * 4 + [""]),
+            },
+        ),
+        "residency": st.fixed_dictionaries({}, optional={"hostCopies": near(0, 64), "hostTTLSeconds": near(0, 604800)}),
+        "rollout": st.fixed_dictionaries({}, optional={"maxSurge": near(0, 4096), "maxUnavailable": near(0, 4096)}),
+    },
+)
+
+
+seen: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="module")
+def somewhere(api: ApiServer) -> Iterator[str]:
+    api.create("/api/v1/namespaces", {"metadata": {"name": "same-rules"}})
+    yield "same-rules"
+    assert min(seen["accepted"], seen["refused"]) >= 5, f"both sides have to be tried: {seen}"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=specs)
+def test_both_accept_the_same(api: ApiServer, somewhere: str, spec: dict[str, Any]) -> None:
+    body = {
+        "apiVersion": "flashboot.io/v1alpha1",
+        "kind": "ModelReplica",
+        "metadata": {"name": "m"},
+        "spec": spec,
+    }
+    try:
+        stored = api.call("POST", path(somewhere) + "?dryRun=All", body)["spec"]
+    except ApiError as error:
+        if error.code != 422:
+            raise
+        seen["refused"] += 1
+        with pytest.raises(ValidationError):
+            Spec.model_validate(spec)
+        return
+    seen["accepted"] += 1
+    assert Spec.model_validate(spec) == Spec.model_validate(stored), "the defaults are the same too"
