@@ -21,11 +21,13 @@ FROM toolchain AS wheel
 WORKDIR /src
 ENV PATH=/opt/build/bin:$PATH
 ARG WHEEL="python -m pip wheel --no-deps --no-build-isolation --config-settings=build-dir=/native --wheel-dir"
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml LICENSE ./
 COPY csrc csrc
 RUN mkdir -p operator/flashboot_operator agent/flashboot_agent \
+ && touch README.md \
  && ${WHEEL} /unused . \
  && rm -r /unused
+COPY README.md .
 COPY operator operator
 COPY agent agent
 RUN ${WHEEL} /wheels .
