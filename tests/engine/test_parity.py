@@ -38,8 +38,9 @@ def trio(
     folder = checkpoints[request.param]
     path = Path("/tmp") / f"fb-{tmp_path_factory.mktemp('s').name}-{request.param}.sock"
     peer = peers.Peer(path)
+    _ROPE_DICT.clear()  # else models of this process would share rotary modules
     _, plain = runtime.load(runtime.publish(folder))
-    _ROPE_DICT.clear()  # else the next model of this process would share this one's rotary module
+    _ROPE_DICT.clear()
     config = runtime.publish(folder, path)
     settings = session.published_settings()
     assert settings is not None

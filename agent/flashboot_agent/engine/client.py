@@ -222,9 +222,16 @@ class AgentClient:
 
     def fail(self, error: FlashBootError) -> None:
         """Report an error that ends this engine, if the agent is there to hear it; never hides `error` by another."""
+        trouble = Trouble(problem=error.problem())
         try:
             if self._channel is not None:
-                self._channel.send(Trouble(problem=error.problem()))
+                self._channel.send(trouble)
+                return
+            channel = Channel(self._settings.socket, timeout=TELL_SECONDS)  # no hello: it would ask for an arena
+            try:
+                channel.send(trouble)
+            finally:
+                channel.close()
         except OSError as gone:
             log.warning("%s: could not report %s to the agent: %s", self.who, error.reason, gone)
 

@@ -88,7 +88,8 @@ def get_model_loader(original: Callable[..., Any], *arguments: Any, **named: Any
     require_version(version("sglang"))
     if load_config.load_format != LOAD_FORMAT:
         raise BadRequest(
-            f"FlashBoot's loader config goes with --load-format {LOAD_FORMAT}, not {load_config.load_format}"
+            f"FlashBoot's loader config goes with --load-format {LOAD_FORMAT}, "
+            f"not {getattr(load_config.load_format, 'value', load_config.load_format)}"
         )
     from flashboot_agent.engine.loader import FlashBootLoader
 
