@@ -24,7 +24,7 @@ T = TypeVar("T")
 E2E = Path(__file__).resolve().parents[1]
 IMAGE = "docker.io/flashboot/agent:dev"
 RACK_TIMEOUT_S = 3600  # the first `up` on a machine builds everything
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)  # a source that changes meanwhile makes `up` build images anew
 
 
 def machine() -> dict[str, set[str]]:
@@ -200,7 +200,7 @@ def test_up_killed_half_way_leaves_nothing_after_down(moment: str, before: dict[
     with subprocess.Popen(
         [sys.executable, "-m", "rack", "up"], cwd=E2E, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
-        eventually(f"{moment} of a starting rack", lambda: (state / moment).exists() or None)
+        eventually(f"{moment} of a starting rack", lambda: (state / moment).exists() or None, seconds=900)
         process.kill()
     rack.down()
     assert_nothing_left(before)
