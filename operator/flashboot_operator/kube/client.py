@@ -146,7 +146,10 @@ class Kube:
             raise Unavailable(0, "Unreachable", f"{method} {path}: {error}") from error
         if response.status >= 400:
             raise error_of(response.status, text, response.headers.get("Retry-After"))
-        result: Object = json.loads(text)
+        try:
+            result: Object = json.loads(text)
+        except ValueError as error:
+            raise Unavailable(response.status, "NoJson", f"{method} {path}: {error}") from error
         return result
 
     async def get(self, path: str, **query: Any) -> Object:

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class ApiServer:
     port: int
     etcd_port: int
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    restarts: list[datetime] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -124,6 +126,11 @@ class ApiServer:
             again = subprocess.Popen(process.args, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder)
         self.processes.append(again)
         self._wait(60)
+        self.restarts.append(datetime.now(UTC))
+
+    def just_restarted(self, at: datetime) -> bool:
+        """An API server refuses rightful calls for a moment after its start, until it has read the roles."""
+        return any(abs(at - restart) < timedelta(seconds=10) for restart in self.restarts)
 
     def start(self, bin_folder: Path, deadline_s: float = 60) -> None:
         logs = self.folder / "logs"

@@ -30,7 +30,7 @@ OWN_NAMESPACE: list[Rule] = [
 def grant(api: ApiServer, namespace: str) -> None:
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     subject = [{"kind": "User", "name": OPERATOR, "apiGroup": "rbac.authorization.k8s.io"}]
-    meta = {"name": OPERATOR}
+    meta = {"name": "component-test-operator"}
     for kind, folder, rules in (
         ("ClusterRole", rbac, EVERYWHERE),
         ("Role", f"{rbac}/namespaces/{namespace}", OWN_NAMESPACE),
@@ -38,7 +38,7 @@ def grant(api: ApiServer, namespace: str) -> None:
         plural = f"{kind.lower()}s"
         binding: dict[str, Any] = {
             "metadata": meta,
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": OPERATOR},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": meta["name"]},
             "subjects": subject,
         }
         api.create(f"{folder}/{plural}", {"metadata": meta, "rules": rules})

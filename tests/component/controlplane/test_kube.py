@@ -87,33 +87,10 @@ async def test_an_agent_that_has_seen_more_raises_the_epoch(kube: Kube, namespac
         await lease.raise_above(50)
 
 
-class Gap(Kube):
-    """Breaks the watch when told to, and then goes on from a version that the server has long forgotten."""
-
-    def __init__(self, configuration: Any, *, timeout_s: float) -> None:
-        super().__init__(configuration, timeout_s=timeout_s)
-        self.open = asyncio.Event()
-        self.open.set()
-        self.watching = asyncio.Event()
-        self.stale = False
-
-    async def watch(self, path: str, *, query: Mapping[str, Any], idle_s: float) -> AsyncIterator[Object]:
-        await self.open.wait()
-        if self.stale:
-            self.stale = False
-            query = {**query, "resourceVersion": "1"}
-        self.watching.set()
-        async for frame in super().watch(path, query=query, idle_s=idle_s):
-            if not self.open.is_set():
-                return
-            yield frame
-
-
 async def test_what_was_deleted_during_a_410_gap_is_reported(
-    api: ApiServer, namespace: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, kube: Kube, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flashboot_operator")
-    kube = Gap(await load_configuration(str(api.kubeconfig)), timeout_s=5)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     changes: list[tuple[str, bool]] = []
 
@@ -126,15 +103,12 @@ async def test_what_was_deleted_during_a_410_gap_is_reported(
 
     await make("stays")
     await make("goes")
-    reflector = Reflector(kube, pods, on_change, label_selector="a=b", idle_s=0.5, max_backoff_s=0.1)
+    reflector = Reflector(kube, pods, on_change, label_selector="a=b", max_backoff_s=0.1)
     task = asyncio.create_task(reflector.run())
-    await asyncio.wait_for(kube.watching.wait(), 10)
+    await asyncio.wait_for(reflector.synced.wait(), 10)
     assert set(reflector.objects) == {(namespace, "stays"), (namespace, "goes")}
-    kube.open.clear()  # The next frame or the idle deadline ends the present watch; none begins.
-    await asyncio.to_thread(api.call, "DELETE", f"{pods}/goes", {"gracePeriodSeconds": 0})
-    kube.stale = True
+    await asyncio.to_thread(api.restart_without, f"/registry/pods/{namespace}/goes")
     await make("came")
-    kube.open.set()
 
     async def seen() -> bool:
         return set(reflector.objects) == {(namespace, "stays"), (namespace, "came")}
@@ -145,11 +119,22 @@ async def test_what_was_deleted_during_a_410_gap_is_reported(
     assert changes.count(("stays", True)) == 1, "what did not change is not reported anew"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await kube.close()
+
+
+class Counting(Kube):
+    """Tells when a watch begins."""
+
+    def __init__(self, configuration: Any, *, timeout_s: float) -> None:
+        super().__init__(configuration, timeout_s=timeout_s)
+        self.watching = asyncio.Event()
+
+    def watch(self, path: str, *, query: Mapping[str, Any], idle_s: float) -> AsyncIterator[Object]:
+        self.watching.set()
+        return super().watch(path, query=query, idle_s=idle_s)
 
 
 async def test_a_silent_watch_is_opened_anew(api: ApiServer, namespace: str) -> None:
-    kube = Gap(await load_configuration(str(api.kubeconfig)), timeout_s=5)
+    kube = Counting(await load_configuration(str(api.kubeconfig)), timeout_s=5)
     reflector = Reflector(kube, f"/api/v1/namespaces/{namespace}/pods", lambda *_: None, idle_s=0.2, max_backoff_s=0.05)
     task = asyncio.create_task(reflector.run())
     await asyncio.wait_for(kube.watching.wait(), 10)
