@@ -26,6 +26,7 @@ import numpy as np
 from demo.architectures import SHAPES, Arch, Size, Tensor, config, tensors
 from demo.tokenizer import write_tokenizer
 
+INDEX: Final = "model.safetensors.index.json"
 SHARDS: Final[dict[Size, int]] = {"demo": 4, "tiny": 2}
 
 
@@ -82,7 +83,7 @@ def write_weights(folder: Path, wanted: list[Tensor], shards: int, seed: int) ->
         total += write_safetensors(folder / name, run, seed)
         weight_map |= dict.fromkeys((tensor.name for tensor in run), name)
     _write_json(
-        folder / "model.safetensors.index.json",
+        folder / INDEX,
         {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
     )
     return total

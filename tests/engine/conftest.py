@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.runtime import ARCHITECTURES
+
 if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["test_*.py"]
 
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-ARCHITECTURES = ("qwen3_moe", "qwen2", "llama")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     folder = tmp_path_factory.mktemp("checkpoints")
     for arch in ARCHITECTURES:
-        make_checkpoint(folder / arch, arch=arch, size="tiny")  # type: ignore[arg-type]
+        make_checkpoint(folder / arch, arch=arch, size="tiny")
     return {arch: folder / arch for arch in ARCHITECTURES}
 
 

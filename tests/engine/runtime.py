@@ -9,6 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from demo.architectures import Arch
+
+ARCHITECTURES: tuple[Arch, ...] = ("qwen3_moe", "qwen2", "llama")
+
 _started: list[bool] = []
 
 

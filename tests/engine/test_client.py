@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import peer as peers
 import pytest
 
 from flashboot_agent.core.errors import (
@@ -30,6 +30,7 @@ from flashboot_agent.engine.settings import Deadlines, EngineSettings
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import Layout, Segment, Storage
+from tests.engine import peer as peers
 
 IDENTITY = {"model": "m", "dtype": "bfloat16"}
 SHORT = Deadlines(connect=2.0, arena=20.0, preflight=2.0)
@@ -125,7 +126,7 @@ def test_an_agent_that_is_away_is_waited_for(
     socket_path: Path, make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = threading.Event()
-    monkeypatch.setattr(clients.time, "sleep", lambda _: failed.set())
+    monkeypatch.setattr(time, "sleep", lambda _: failed.set())
     thread, result = in_background(make().wait)
     assert failed.wait(10), "it found an agent where none was"
     peer = peers.Peer(socket_path)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runtime
 
 from flashboot_agent.engine import guard, plugin, support
+from tests.engine import runtime
 
 
 def source_of(target: Any) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import peer as peers
 import pytest
-import runtime
-from conftest import ARCHITECTURES
 
 from flashboot_agent.engine import session, walk
 from flashboot_agent.wire import attach as wire
+from tests.engine import peer as peers
+from tests.engine import runtime
+from tests.engine.runtime import ARCHITECTURES
 
 
 @dataclass

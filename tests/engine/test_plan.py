@@ -16,7 +16,7 @@ from flashboot_agent.engine.plan import plan
 IDENTITY = {"model": "small"}
 
 
-class Odd(nn.Module):
+class Odd(nn.Module):  # type: ignore[misc] # torch is not looked into
     """One of everything that a layout must carry."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Odd(nn.Module):
         self.fused = nn.Parameter(torch.randn(4, 6), requires_grad=False)
         self.part = self.fused.detach()[1:3, ::2]  # another object on the same storage
         self.empty = torch.empty(0)
-        self.first.weight.note = "kept"  # type: ignore[attr-defined]
+        self.first.weight.note = "kept"
 
 
 def odd() -> Odd:
@@ -96,7 +96,7 @@ def test_install_and_repoint_end_with_the_same_structure() -> None:
         assert torch.equal(one.tensor, three.tensor), str(one)
         assert one.tensor.stride() == two.tensor.stride() == three.tensor.stride()
     assert attached.first.weight is attached.tied.weight
-    assert attached.first.weight.note == "kept"  # type: ignore[attr-defined]
+    assert attached.first.weight.note == "kept"
     assert attached.part.untyped_storage().data_ptr() == attached.fused.untyped_storage().data_ptr()
     assert "passing" in attached._non_persistent_buffers_set
 
@@ -156,10 +156,11 @@ def test_verify_finds_a_tensor_outside_of_the_arena_and_a_lost_tie() -> None:
 def test_hidden_tensors_are_found_in_lists_objects_and_slots() -> None:
     class Holder:
         __slots__ = ("inside",)
+        inside: Any
 
     model = on_meta()
     holder = Holder()
-    holder.inside = {"table": [torch.empty(3, device="meta")]}  # type: ignore[attr-defined]
+    holder.inside = {"table": [torch.empty(3, device="meta")]}
     model.helper = holder
     with pytest.raises(UnsupportedModel, match=r"helper\.inside\['table'\]\[0\]"):
         walk.require_none_hidden(model)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import peer as peers
 import pytest
 
 from flashboot_agent.core.errors import (
@@ -20,6 +20,7 @@ from flashboot_agent.engine import preflight
 from flashboot_agent.engine.settings import Deadlines, EngineSettings, settings_of
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Problem
+from tests.engine import peer as peers
 
 OURS = json.dumps({"flashboot": {"model": "m", "revision": "r", "onMismatch": "Fail", "cloneTimeoutSeconds": 60}})
 
@@ -160,7 +161,7 @@ def test_before_start_waits_for_the_folder_and_tells_the_agent(
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(next(steps))
 
-    monkeypatch.setattr(preflight.time, "sleep", put_right)
+    monkeypatch.setattr(time, "sleep", put_right)
     preflight.before_start(arguments)
     peer.wait_for(wire.Clear)
     reasons = [message.problem.reason for message in peer.seen if isinstance(message, wire.Trouble)]

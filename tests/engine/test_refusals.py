@@ -7,9 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import peer as peers
 import pytest
-import runtime
 
 from flashboot_agent.core.errors import (
     CheckpointMissing,
@@ -21,6 +19,8 @@ from flashboot_agent.core.errors import (
 from flashboot_agent.engine import guard, identity, session, support
 from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.wire import attach as wire
+from tests.engine import peer as peers
+from tests.engine import runtime
 
 
 def model(architecture: str = "LlamaForCausalLM", **facts: Any) -> Any:
@@ -198,7 +198,7 @@ def test_an_update_of_the_weights_is_answered_with_no(operation: str, as_ours: N
 @pytest.mark.parametrize("operation", guard.MEMORY)
 def test_giving_up_the_memory_is_an_error(operation: str, as_ours: None) -> None:
     with pytest.raises(FlashBootError, match=f"{operation} is refused"):
-        guard.refuse_memory(operation, guard.is_ours)(never)
+        guard.refuse_memory(operation, lambda: True)(never)
 
 
 def test_a_check_that_writes_is_refused_and_others_go_on(as_ours: None) -> None:
@@ -209,5 +209,5 @@ def test_a_check_that_writes_is_refused_and_others_go_on(as_ours: None) -> None:
 def test_engines_that_are_not_ours_are_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "is_ours", lambda: False)
     assert guard.refuse_update("update_weights_from_disk")(lambda *_: "done", None, None) == "done"
-    assert guard.refuse_memory("release_memory_occupation", guard.is_ours)(lambda: "done") == "done"
+    assert guard.refuse_memory("release_memory_occupation", lambda: False)(lambda: "done") == "done"
     assert guard.check_weights(lambda *_: "done", None, SimpleNamespace(action="reset_tensors")) == "done"

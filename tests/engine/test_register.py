@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runtime
 
 from flashboot_agent.core.errors import BadRequest, UnsupportedEngine
 from flashboot_agent.engine import plugin
+from tests.engine import runtime
 
 OURS = [
     *("--model-path", "org/name", "--load-format", "private", "--model-loader-extra-config"),

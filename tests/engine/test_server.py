@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import peer as peers
 import pytest
-from servers import Server, install_entry_point
 
 from flashboot_agent.wire import attach as wire
+from tests.engine import peer as peers
+from tests.engine.servers import Server, install_entry_point
 
 PROMPTS = ("The agent copies", "A distant star", "Every node waits for the mountain")
 SHARD = "model-00002-of-00002.safetensors"

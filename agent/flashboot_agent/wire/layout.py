@@ -64,7 +64,10 @@ class Layout(WireModel):
     tensors: list[TensorView]
     bindings: list[Binding]
     scalars: dict[str, dict[str, Scalar]] = {}
-    """Module path → attribute → value, for scalars that loading and post-processing stamped on modules."""
+    """Module path → attribute → value, for scalars that loading and post-processing stamped on modules.
+
+    An object other than a scalar or a tensor stands as `<its.qualified.class>`: it can't travel, so it must be there by
+    construction, or the attaching engine refuses."""
 
     @model_validator(mode="after")
     def _everything_lies_inside(self) -> Layout:
