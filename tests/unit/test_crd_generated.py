@@ -10,7 +10,9 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 
 
 def test_the_committed_files_are_the_generated_ones() -> None:
-    assert {p.name: p.read_text(encoding="utf-8") for p in CRDS.iterdir()} == crdgen.files(), "run `make crds` and commit"
+    assert {p.name: p.read_text(encoding="utf-8") for p in CRDS.iterdir()} == crdgen.files(), (
+        "run `make crds` and commit"
+    )
 
 
 def test_the_output_is_stable() -> None:
