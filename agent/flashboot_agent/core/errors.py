@@ -1,29 +1,29 @@
 """The error tree. A message names the thing and the way out; whether to try again is a type, not a flag.
 
-    FlashBootError                      reason, message; becomes a Problem on every wire
-    ├── Refused                         trying the same again is useless
-    │   ├── BadRequest                  malformed message, frame or document
-    │   ├── StaleEpoch                  a newer operator has spoken
-    │   ├── WrongNode                   desired state of another node
-    │   ├── UnknownArena                no such arena here
-    │   ├── IdentityMismatch            names the field and both values
-    │   ├── UnsupportedModel            nothing that FlashBoot may carry; before a byte moves
-    │   ├── UnsupportedEngine           another SGLang version, or the hook is not in
-    │   └── CommitRefused               the seed's arena can't be sealed
-    └── Retryable                       the same may work later, or from another parent
-        ├── NotReady                    the arena is not there yet
-        ├── InsufficientMemory          the node's budget is used up
-        ├── ParentUnreachable           no connection, or it broke
-        ├── TornFrame                   the peer's bytes make no frame
-        ├── DigestMismatch              a chunk differs from its digest
-        ├── DeadlineExceeded            a wait ran out; says on whom
-        ├── CloneFailed                 every parent failed; says why each
-        ├── SeedFailed                  the engine could not load
-        └── Checkpoint…                 a file of the checkpoint; says which
-            ├── CheckpointMissing
-            ├── CheckpointMalformed
-            ├── CheckpointIndexMissingShard
-            └── CheckpointTruncated
+FlashBootError                      reason, message; becomes a Problem on every wire
+├── Refused                         trying the same again is useless
+│   ├── BadRequest                  malformed message, frame or document
+│   ├── StaleEpoch                  a newer operator has spoken
+│   ├── WrongNode                   desired state of another node
+│   ├── UnknownArena                no such arena here
+│   ├── IdentityMismatch            names the field and both values
+│   ├── UnsupportedModel            nothing that FlashBoot may carry; before a byte moves
+│   ├── UnsupportedEngine           another SGLang version, or the hook is not in
+│   └── CommitRefused               the seed's arena can't be sealed
+└── Retryable                       the same may work later, or from another parent
+    ├── NotReady                    the arena is not there yet
+    ├── InsufficientMemory          the node's budget is used up
+    ├── ParentUnreachable           no connection, or it broke
+    ├── TornFrame                   the peer's bytes make no frame
+    ├── DigestMismatch              a chunk differs from its digest
+    ├── DeadlineExceeded            a wait ran out; says on whom
+    ├── CloneFailed                 every parent failed; says why each
+    ├── SeedFailed                  the engine could not load
+    └── Checkpoint…                 a file of the checkpoint; says which
+        ├── CheckpointMissing
+        ├── CheckpointMalformed
+        ├── CheckpointIndexMissingShard
+        └── CheckpointTruncated
 """
 
 from __future__ import annotations
