@@ -65,8 +65,9 @@ def byte_flipper(world: World, child: str, offset: int) -> Iterator[ChunkProxy]:
             rules.append(f"ip daddr {address} tcp dport {CHUNK_PORT} dnat ip to {proxy.address}")
             shared = proxy if shared is None else shared
         assert shared is not None
-        chain = f"chain c {{ type nat hook prerouting priority -100; {'; '.join(rules)}; }}"
-        run([*enter, "nft", "-f", "-"], stdin=f"table ip {TABLE} {{ {chain} }}\n")
+        lines = ["type nat hook prerouting priority -100", *rules]
+        table = "\n".join([f"table ip {TABLE} {{", "chain c {", *lines, "}", "}", ""])
+        run([*enter, "nft", "-f", "-"], stdin=table)
         stack.callback(_drop_table, enter)
         yield shared
 
