@@ -16,12 +16,12 @@ from flashboot_agent.core.errors import BadRequest, IdentityMismatch, StaleEpoch
 from flashboot_agent.core.identity import digest_of
 from flashboot_agent.holder import budget, protocol
 from flashboot_agent.holder.shelf import Shelf, ShelfError
+from flashboot_agent.logs import JsonFormatter, Log
 from flashboot_agent.memory.probe import HostFacts, choose, probe, selected_word
 from flashboot_agent.node import board as boards
 from flashboot_agent.node import documents
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.desired import DesiredState
-from flashboot_agent.node.logs import JsonFormatter, Log
 from flashboot_agent.node.pods import read_published
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire import door
@@ -211,6 +211,6 @@ def test_the_holder_repeats_the_paths_of_the_wire() -> None:
 def test_logs_are_one_json_line_whatever_the_facts_are_called(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flashboot_agent.test"):
         Log("flashboot_agent.test").info("pod published", name="p", message="m", arena=A)
-    line = json.loads(JsonFormatter("agent", "n1").format(caplog.records[0]))
+    line = json.loads(JsonFormatter(part="agent", node="n1").format(caplog.records[0]))
     assert line["event"] == "pod published"
     assert (line["part"], line["node"], line["name"], line["message"], line["arena"]) == ("agent", "n1", "p", "m", A)

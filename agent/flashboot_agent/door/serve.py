@@ -12,12 +12,15 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from flashboot_agent import logs
 from flashboot_agent.door import health
 from flashboot_agent.door.folders import PodFolders
-from flashboot_agent.door.log import log
 from flashboot_agent.door.service import DoorService
 from flashboot_agent.door.volume import Volumes
+from flashboot_agent.logs import Log
 from flashboot_agent.wire.door import DRIVER_NAME
+
+log = Log(__name__)
 
 FINISH_SECONDS: Final = 4.0
 """Below the pod's grace period; a call takes milliseconds."""
@@ -31,6 +34,7 @@ def serve(node: str, kubelet: Path, run: Path, agent_uid: int) -> None:
         run: the node's folder, shared with the agent.
         agent_uid: who gets the pods' folders.
     """
+    logs.configure("INFO", part="door", node=node)
     term = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: term.set())
@@ -42,11 +46,11 @@ def serve(node: str, kubelet: Path, run: Path, agent_uid: int) -> None:
         service.serve(kubelet / "plugins_registry" / f"{DRIVER_NAME}-reg.sock")
         health.HealthSocket(csi_socket.with_name(health.SOCKET), service.ask_itself)
     except OSError as error:
-        log("error", "could not start", error=str(error))
+        log.error("could not start", error=str(error))
         sys.exit(1)
-    log("info", "serving", socket=str(csi_socket), run=str(run))
+    log.info("serving", socket=str(csi_socket), run=str(run))
     term.wait()
     finished = service.finish(FINISH_SECONDS)
-    log("info" if finished else "warning", "leaving", allCallsEnded=finished)
+    (log.info if finished else log.warning)("leaving", allCallsEnded=finished)
     # Past Python's and gRPC's tidying up, which would unlink the sockets by path.
     os._exit(0)

@@ -22,11 +22,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 
 from flashboot_agent.door.health import ASK_SECONDS
-from flashboot_agent.door.log import log
 from flashboot_agent.door.proto import csi_pb2 as csi
 from flashboot_agent.door.proto import pluginregistration_pb2 as registration
 from flashboot_agent.door.volume import BadVolume, Volumes
+from flashboot_agent.logs import Log
 from flashboot_agent.wire.door import DRIVER_NAME
+
+log = Log(__name__)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -118,8 +120,7 @@ class DoorService:
         began = time.monotonic()
         _require_id(request.volume_id)
         pod, new = self._volumes.publish(request.target_path, request.volume_context)
-        log(
-            "info",
+        log.info(
             "volume published" if new else "volume published again",
             pod=f"{pod.namespace}/{pod.name}",
             uid=pod.uid,
@@ -131,7 +132,7 @@ class DoorService:
     def _unpublish(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
         _require_id(request.volume_id)
         uid = self._volumes.unpublish(request.target_path)
-        log("info", "volume unpublished", uid=uid)
+        log.info("volume unpublished", uid=uid)
         return csi.NodeUnpublishVolumeResponse()
 
     # Registration with kubelet
@@ -147,9 +148,9 @@ class DoorService:
 
         def status(request: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
             if request.plugin_registered:
-                log("info", "kubelet registered the driver", driver=DRIVER_NAME)
+                log.info("kubelet registered the driver", driver=DRIVER_NAME)
             else:
-                log("error", "kubelet refused to register the driver", driver=DRIVER_NAME, error=request.error)
+                log.error("kubelet refused to register the driver", driver=DRIVER_NAME, error=request.error)
             return registration.RegistrationStatusResponse()
 
         return self._handlers(
@@ -186,11 +187,11 @@ class DoorService:
         try:
             return method(request)
         except BadVolume as error:
-            log("warning", "bad request", call=name, error=str(error))
+            log.warning("bad request", call=name, error=str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort raises itself; this says so to type checkers
         except OSError as error:
-            log("error", "call failed", call=name, error=str(error))
+            log.error("call failed", call=name, error=str(error))
             context.abort(grpc.StatusCode.INTERNAL, f"{name} on node {self._node}: {error}")
             raise
         finally:

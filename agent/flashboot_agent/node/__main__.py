@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 
-from flashboot_agent.node import logs
+from flashboot_agent import logs
 from flashboot_agent.node.agent import Agent
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.transport.base import ArenaCatalog, Server
@@ -19,7 +19,7 @@ def main() -> None:
         settings = Settings.from_env()
     except ValueError as error:
         sys.exit(f"flashboot-agent: {error}")
-    logs.configure("agent", settings.node)
+    logs.configure("INFO", part="agent", node=settings.node)
     asyncio.run(_run(settings))
 
 

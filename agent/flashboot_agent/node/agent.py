@@ -16,6 +16,7 @@ from aiohttp import web
 
 from flashboot_agent.core.errors import FlashBootError, NotReady, UnknownArena
 from flashboot_agent.holder.client import HolderClient
+from flashboot_agent.logs import Log
 from flashboot_agent.memory.host import HostMemoryBackend
 from flashboot_agent.node import rules, store
 from flashboot_agent.node.arena import Arena
@@ -23,7 +24,6 @@ from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone, CloneDone
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.http import application
-from flashboot_agent.node.logs import Log
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
 from flashboot_agent.node.settings import Settings

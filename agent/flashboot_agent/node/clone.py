@@ -27,9 +27,9 @@ from flashboot_agent.core.errors import (
     NotReady,
     UnknownArena,
 )
+from flashboot_agent.logs import Log
 from flashboot_agent.node import documents
 from flashboot_agent.node.arena import Arena
-from flashboot_agent.node.logs import Log
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.transport.base import ArenaMeta, Pull

@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from flashboot_agent.core.errors import StaleEpoch, WrongNode
-from flashboot_agent.node.logs import Log
+from flashboot_agent.logs import Log
 from flashboot_agent.wire.base import Time, WireModel, now
 from flashboot_agent.wire.control import Accepted, Desired
 

@@ -17,8 +17,8 @@ from flashboot_agent.core.errors import (
     UnknownArena,
     WrongNode,
 )
+from flashboot_agent.logs import Log
 from flashboot_agent.node.desired import error_text
-from flashboot_agent.node.logs import Log
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.observe import observed, observed_arenas
 from flashboot_agent.node.state import NodeState

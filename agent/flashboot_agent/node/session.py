@@ -26,11 +26,11 @@ from flashboot_agent.core.errors import (
     UnknownArena,
 )
 from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.logs import Log
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import documents, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.desired import error_text
-from flashboot_agent.node.logs import Log
 from flashboot_agent.node.packets import Packet, PacketSocket
 from flashboot_agent.node.pods import Pod
 from flashboot_agent.node.state import NodeState

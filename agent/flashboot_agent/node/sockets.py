@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from flashboot_agent.node.logs import Log
+from flashboot_agent.logs import Log
 from flashboot_agent.node.packets import PacketSocket
 from flashboot_agent.node.pods import Pod
 from flashboot_agent.node.session import Session

@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 from flashboot_agent.core import digest
 from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, UnknownArena
+from flashboot_agent.logs import Log
 from flashboot_agent.memory.base import DeviceMemory, Region
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
-from flashboot_agent.node.logs import Log
 from flashboot_agent.node.record import ArenaRecord, Counter, RecordDamaged, RecordFile
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
 from flashboot_agent.wire.base import Uid, now

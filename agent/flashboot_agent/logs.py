@@ -1,4 +1,8 @@
-"""JSON logs to stdout: one line per event, with the node in each and the arena and the pod where there is one."""
+"""JSON logs to stdout: one line per event, with the same keys in every part of FlashBoot.
+
+`event` is constant text; what varies goes into facts, which become keys of the line. Stands beside the layers, so that
+the agent, the door and the operator can all share it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,15 @@ from typing import Any, Final
 FACTS: Final = "facts"
 """The one attribute of a log record that is ours: facts of their own could collide with logging's names."""
 
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", FACTS}
+
 
 class JsonFormatter(logging.Formatter):
-    """The facts become keys of the line."""
+    """`fixed` stands in every line; then the record's facts, and whatever else was passed as `extra`."""
 
-    def __init__(self, part: str, node: str) -> None:
+    def __init__(self, **fixed: str) -> None:
         super().__init__()
-        self._fixed = {"part": part, "node": node}
+        self._fixed = fixed
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -26,18 +32,19 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **self._fixed,
         }
+        line.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         line.update(getattr(record, FACTS, {}))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def configure(part: str, node: str, level: str = "INFO") -> None:
-    """Send everything to stdout as JSON; libraries from warnings up."""
+def configure(level: str, package: str = "flashboot_agent", **fixed: str) -> None:
+    """Send everything to stdout as JSON: `package` from `level` up, libraries from warnings up."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonFormatter(part, node))
+    handler.setFormatter(JsonFormatter(**fixed))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("flashboot_agent").setLevel(level)
+    logging.getLogger(package).setLevel(level)
 
 
 class Log:
