@@ -36,9 +36,9 @@ test: lint generated native setup ## everything that CI runs, end-to-end tests l
 	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
 
 .PHONY: test-fast
-test-fast: native ## unit, property and component tests
+test-fast: native ## unit, property and component tests but those on a real API server
 	python=$(DEV); $(TOOLS)
-	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS)
+	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) -m "not apiserver"
 
 .PHONY: lint
 lint: ## ruff, mypy --strict, import layers

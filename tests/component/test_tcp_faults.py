@@ -98,7 +98,8 @@ def test_a_flipped_byte_is_seen_by_its_digest_and_fetched_again(proxy: ChunkProx
 def test_a_parent_that_dies_in_mid_frame_is_unreachable(proxy: ChunkProxy, fault: str) -> None:
     proxy.inject(fault, 2 * MIB + 7)  # type: ignore[arg-type]
     into = bytearray(len(DATA))
-    with pytest.raises(ParentUnreachable, match=r"parent-1 .*bytes \[2097152, 3145728\)"):
+    # It may be seen while the next request is sent, so the range in the message is that one or the torn one.
+    with pytest.raises(ParentUnreachable, match=r"parent-1 .*bytes \[(2097152, 3145728|3145728, 4194304)\)"):
         fill(pull_from(proxy.address), into=into)
     assert into[: 2 * MIB] == DATA[: 2 * MIB]
     assert fill(pull_from(proxy.address), 2 * MIB, into) == DATA, "another connection goes on from there"
