@@ -17,7 +17,6 @@ from setup_env.system import RACK_NEEDS, ensure_packages
 BASE_NAME = "docker.io/library/python:3.11-slim-bookworm"
 _SUITE = "bookworm"
 _INCLUDE = "ca-certificates,python3,python3-venv,python3-pip,libpython3.11-dev"  # headers, as the original has
-_FALLBACK_MIRROR = "http://deb.debian.org/debian"
 _APT_CONF = 'APT::Install-Recommends "false";\n'
 _LINKS = {
     "python": "python3",
@@ -36,7 +35,7 @@ def ensure(cache: Cache) -> Path:
         ensure_packages(RACK_NEEDS)
         root = into / "root"
         log = into / LOG
-        run(["debootstrap", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, root, mirror()], log=log)
+        run(["debootstrap", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, root, *mirror()], log=log)
         _trim(root)
         # Names, order, owners and times are fixed, so that the same packages give the same layer.
         fixed = ["--sort=name", "--mtime=@0", "--numeric-owner", "--exclude=./dev/*", "--exclude=./proc/*"]
@@ -62,10 +61,10 @@ def _trim(root: Path) -> None:
         (root / file).touch()
 
 
-def mirror() -> str:
-    """The Debian mirror that this machine uses itself, else Debian's own."""
+def mirror() -> list[str]:
+    """The Debian mirror that this machine uses itself; nothing leaves the choice to debootstrap."""
     if url := os.environ.get("DEBIAN_MIRROR"):
-        return url
+        return [url]
     files = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     for file in files:
         if not file.is_file():
@@ -73,7 +72,7 @@ def mirror() -> str:
         for line in file.read_text(errors="replace").splitlines():
             found = re.match(r"(?:URIs:|deb(?:\s+\[.*?\])?)\s+(\S+/debian/?)(?=\s|$)", line.strip())
             if found and not found[1].startswith("cdrom:"):
-                return found[1]
+                return [found[1]]
     if shutil.which("debootstrap") is None:
         raise SetupError("debootstrap is missing")
-    return _FALLBACK_MIRROR
+    return []
