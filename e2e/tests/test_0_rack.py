@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,8 +125,15 @@ def test_four_nodes_are_ready(cluster: None) -> None:
 def test_pods_are_reached_from_the_host_and_by_kubectl(cluster: None) -> None:
     (rack.MODELS / "rack-test").write_text("seen from inside")
     address = run_pod("server", "node-1", SERVE)
-    with urllib.request.urlopen(f"http://{address}:8000/srv/models/rack-test", timeout=10) as answer:
-        assert answer.read() == b"seen from inside"
+
+    def read() -> bytes | None:  # the container is Ready as soon as Python starts, which is before it listens
+        try:
+            with urllib.request.urlopen(f"http://{address}:8000/srv/models/rack-test", timeout=10) as answer:
+                return bytes(answer.read())
+        except urllib.error.URLError:
+            return None
+
+    assert eventually("the pod's server answers", read) == b"seen from inside"
     assert "serving" in rack.kubectl("logs", "server")
     assert "seen from inside" in rack.kubectl("exec", "server", "--", "cat", "/srv/models/rack-test")
     with subprocess.Popen(
