@@ -7,7 +7,6 @@ agent that is away, or that goes away, is an OSError; a packet that makes no sen
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from flashboot_agent.core.errors import TornFrame
+from flashboot_agent.memory.memfd import close_all
 from flashboot_agent.wire.attach import MAX_MESSAGE, FromAgent, from_agent
 from flashboot_agent.wire.base import WireModel
 
@@ -61,11 +61,11 @@ class Channel:
                 raise ConnectionResetError(f"the agent closed {self.path}")
             if len(data) > MAX_MESSAGE or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise TornFrame(f"{self.path}: a packet of more than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} files")
-            message: FromAgent = from_agent.validate_json(data)
-        except ValidationError as error:
-            close_all(descriptors)
-            raise TornFrame(f"{self.path}: not a message of protocol 1: {error.errors()[0]['msg']}") from error
-        except BaseException:
+            try:
+                message: FromAgent = from_agent.validate_json(data)
+            except ValidationError as error:
+                raise TornFrame(f"{self.path}: not a message of protocol 1: {error.errors()[0]['msg']}") from error
+        except BaseException:  # whatever it was: the caller does not get the descriptors
             close_all(descriptors)
             raise
         return message, descriptors
@@ -75,8 +75,3 @@ class Channel:
         with contextlib.suppress(OSError):  # not connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-
-def close_all(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -21,11 +21,12 @@ from flashboot_agent.core.errors import (
     TornFrame,
     from_problem,
 )
-from flashboot_agent.engine.channel import Channel, close_all
+from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.keeper import Keeper
 from flashboot_agent.engine.log import Patient, log
-from flashboot_agent.engine.mapping import document_descriptor, read_layout
+from flashboot_agent.engine.mapping import read_layout
 from flashboot_agent.engine.settings import Deadlines, EngineSettings
+from flashboot_agent.memory.memfd import close_all, sealed_copy
 from flashboot_agent.wire.attach import (
     Allocate,
     Clear,
@@ -175,7 +176,7 @@ class AgentClient:
 
         Raises OSError when the agent went away (ask `wait` again), else what it refused with.
         """
-        document = document_descriptor(layout)
+        document = sealed_copy("flashboot-layout", layout)
         try:
             self._connected().send(Commit(), [document])
         finally:
@@ -258,7 +259,7 @@ class AgentClient:
         channel = Channel(self._settings.socket, timeout=seconds)
         try:
             channel.send(self._hello)
-        except BaseException:
+        except BaseException:  # whatever it was: nobody else knows the channel yet
             channel.close()
             raise
         self._channel = channel
@@ -305,7 +306,7 @@ class AgentClient:
         arena, document = descriptors
         try:
             layout = read_layout(document)
-        except BaseException:
+        except BaseException:  # whatever it was: the caller does not get the arena's descriptor
             os.close(arena)
             raise
         finally:

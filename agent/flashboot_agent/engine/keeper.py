@@ -10,8 +10,9 @@ import threading
 from typing import Final
 
 from flashboot_agent.core.errors import TornFrame
-from flashboot_agent.engine.channel import Channel, close_all
+from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.log import Patient, log
+from flashboot_agent.memory.memfd import close_all
 from flashboot_agent.wire.attach import Attached, Hello, Ready, Refused
 
 RETRY_SECONDS: Final = 2.0

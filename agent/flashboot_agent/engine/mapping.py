@@ -13,6 +13,7 @@ import warnings
 from typing import Any
 
 from flashboot_agent.core.errors import BadRequest, CommitRefused
+from flashboot_agent.memory.memfd import read_up_to
 from flashboot_agent.wire.attach import MAX_LAYOUT
 from flashboot_agent.wire.layout import Layout
 
@@ -55,13 +56,10 @@ def read_layout(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
     if size > MAX_LAYOUT:
         raise BadRequest(f"the layout document has {size} bytes, at most {MAX_LAYOUT} are allowed")
-    data = bytearray()
-    while len(data) < size:
-        piece = os.pread(descriptor, size - len(data), len(data))
-        if not piece:
-            raise BadRequest(f"the layout document ends at byte {len(data)} of {size}")
-        data += piece
-    return bytes(data)
+    data = read_up_to(descriptor, size)
+    if len(data) < size:
+        raise BadRequest(f"the layout document ends at byte {len(data)} of {size}")
+    return data
 
 
 def parse_layout(document: bytes) -> Layout:
@@ -70,16 +68,3 @@ def parse_layout(document: bytes) -> Layout:
         return Layout.model_validate_json(document)
     except ValueError as error:
         raise BadRequest(f"the layout document is wrong: {error}") from error
-
-
-def document_descriptor(document: bytes) -> int:
-    """A memfd with the document, for the agent; the caller closes it."""
-    descriptor = os.memfd_create("flashboot-layout", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(document)
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine.walk import Found, class_name, is_scalar
+from flashboot_agent.memory.memfd import round_up
 from flashboot_agent.wire.layout import ALIGNMENT, Binding, Layout, Scalar, Segment, Storage, StorageKind, TensorView
 
 READ_ONLY_BUFFERS: Final = frozenset({"cos_sin_cache"})
@@ -61,7 +62,7 @@ def plan(found: Iterable[Found], identity: dict[str, str], stamped: dict[str, di
             shared[views[number].storage] = True
         bindings.append(Binding(module=item.module, attribute=item.attribute, kind=item.kind, tensor=number))
     placed, end = _place(storages, shared)
-    arena_bytes = max(PAGE, -(-end // PAGE) * PAGE)
+    arena_bytes = max(PAGE, round_up(end, PAGE))
     layout = Layout(
         identity=identity,
         arena_bytes=arena_bytes,
@@ -78,7 +79,7 @@ def _place(storages: list[Any], shared: list[bool]) -> tuple[list[Storage], int]
     placed: list[Storage] = []
     end = 0
     for storage, is_shared in zip(storages, shared, strict=True):
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        offset = round_up(end, ALIGNMENT)
         kind: StorageKind = "shared" if is_shared else "runtime"
         placed.append(Storage(offset=offset, bytes=storage.nbytes(), kind=kind))
         end = offset + storage.nbytes()

@@ -22,7 +22,7 @@ def register() -> None:
     """Install the hooks that this process needs. Does nothing visible in an engine that is not ours."""
     try:
         _register(sys.argv[1:])
-    except Exception as error:
+    except Exception as error:  # whatever keeps the hook out must end our engine; SGLang only logs it
         if _named_on_command_line():
             raise SystemExit(f"flashboot: the engine does not start: {type(error).__name__}: {error}") from error
         raise  # not ours: SGLang logs it and goes on without us, as without any plug-in

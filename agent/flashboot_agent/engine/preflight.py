@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, Retryable
-from flashboot_agent.engine.channel import Channel, close_all
+from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.log import Patient, log
 from flashboot_agent.engine.settings import LOAD_FORMAT, Deadlines, EngineSettings, settings_of
+from flashboot_agent.memory.memfd import close_all
 from flashboot_agent.wire.attach import Clear, Trouble
 from flashboot_agent.wire.control import Problem
 

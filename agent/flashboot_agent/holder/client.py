@@ -20,7 +20,7 @@ from flashboot_agent.core.errors import (
 from flashboot_agent.holder import protocol
 from flashboot_agent.holder.protocol import Message
 from flashboot_agent.memory.host import Kept
-from flashboot_agent.memory.memfd import Pages
+from flashboot_agent.memory.memfd import Pages, close_all
 
 DEADLINE: Final = 10.0
 CREATE_BYTES_PER_SECOND: Final = 100 << 20
@@ -109,19 +109,14 @@ class HolderClient:
         for fd in received:
             os.set_inheritable(fd, False)
         if not data:
-            _close_all(received)
+            close_all(received)
             raise NotReady(f"the holder at {self.path} ended during {request['op']}")
         answer: Message = json.loads(data)
         if "error" in answer:
-            _close_all(received)
+            close_all(received)
             raise _ERRORS.get(answer["error"], FlashBootError)(answer["message"])
         wanted = 2 if request["op"] in ("create", "get") else 0
         if len(received) != wanted:
-            _close_all(received)
+            close_all(received)
             raise FlashBootError(f"the holder sent {len(received)} descriptors for {request['op']}; is it out of them?")
         return answer, received
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -13,7 +13,6 @@ An error is {"error": kind, "message"}. Closing the connection during a create u
 from __future__ import annotations
 
 import re
-import socket
 from typing import Any, Final
 
 RUN: Final = "/run/flashboot"
@@ -35,23 +34,3 @@ EXISTS: Final = "Exists"
 NO_MEMORY: Final = "InsufficientMemory"
 
 Message = dict[str, Any]
-
-
-def listen(path: str) -> socket.socket:
-    """A SOCK_SEQPACKET listener at `path` for this user only; a stale file is replaced, never a moment without one."""
-    import os
-
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fresh = f"{path}.new"
-    try:
-        if os.path.lexists(fresh):
-            os.unlink(fresh)
-        server.bind(fresh)
-        os.chmod(fresh, 0o600)
-        server.listen(64)
-        os.rename(fresh, path)
-    except BaseException:
-        server.close()
-        raise
-    server.setblocking(False)
-    return server

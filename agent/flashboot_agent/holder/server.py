@@ -20,9 +20,12 @@ from typing import Final
 from flashboot_agent.holder import protocol
 from flashboot_agent.holder.protocol import Message
 from flashboot_agent.holder.shelf import Shelf, ShelfError, Slot
+from flashboot_agent.listener import listen
 
 CLIENT_DEADLINE: Final = 10.0
 TICK: Final = 1.0
+OWN_USER: Final = 0o600
+"""Only the agent, which runs as the same user, may connect."""
 
 
 @dataclass
@@ -42,7 +45,7 @@ class HolderServer:
         self._wake, self._woken = socket.socketpair()
         self._clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
-        self._server = protocol.listen(path)
+        self._server = listen(*os.path.split(path), mode=OWN_USER, backlog=64)
         for sock in (self._server, self._woken):
             self._selector.register(sock, selectors.EVENT_READ)
 

@@ -68,12 +68,12 @@ class Shelf:
             record = memfd.create(f"flashboot-record-{arena}", protocol.RECORD_BYTES)
             opened.append(record)
         except OSError as error:
-            _close_all(opened)
+            memfd.close_all(opened)
             raise ShelfError(
                 protocol.NO_MEMORY, f"the system gave no {nbytes} bytes ({pages} pages) for {arena}: {error.strerror}"
             ) from error
         except BaseException:  # closed half-way: the client is gone
-            _close_all(opened)
+            memfd.close_all(opened)
             raise
         finally:
             charged = self._pending.pop(arena)
@@ -119,8 +119,3 @@ class Shelf:
                 protocol.NO_MEMORY,
                 f"{arena} needs {nbytes} bytes; the machine has {available} bytes left (the budget would allow it)",
             )
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

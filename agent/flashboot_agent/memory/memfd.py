@@ -1,4 +1,4 @@
-"""memfds: make, size, seal, re-open. The only file that knows the kernel's constants; standard library only.
+"""memfds: make, size, seal, re-open, read, write. The only file that knows the kernel's constants; standard library.
 
 Kept free of pydantic and of the error tree so that the holder, which imports it, stays a tiny process.
 """
@@ -9,7 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 Pages = Literal["hugetlb", "transparent", "small"]
@@ -45,7 +45,7 @@ def create(name: str, nbytes: int, pages: Pages = "small") -> int:
         if pages == "hugetlb":
             nbytes = round_up(nbytes, os.fstat(fd).st_blksize)
         os.ftruncate(fd, nbytes)
-    except BaseException:
+    except BaseException:  # whatever it was: nobody else will close it
         os.close(fd)
         raise
     return fd
@@ -112,14 +112,33 @@ def sealed_copy(name: str, data: bytes) -> int:
     """A new immutable memfd with these bytes: a document that travels beside a message."""
     fd = create(name, len(data))
     try:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(fd, memoryview(data)[written:], written)
+        write_all(fd, data, 0)
         make_immutable(fd)
-    except BaseException:
+    except BaseException:  # whatever it was: nobody else will close it
         os.close(fd)
         raise
     return fd
+
+
+def write_all(fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at `offset`; one call may take less."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+
+
+def read_up_to(fd: int, nbytes: int) -> bytes:
+    """The first `nbytes` bytes; fewer when the file is shorter, as one that somebody truncates meanwhile may be."""
+    data = bytearray()
+    while len(data) < nbytes and (piece := os.pread(fd, nbytes - len(data), len(data))):
+        data += piece
+    return bytes(data)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def round_up(value: int, multiple: int) -> int:

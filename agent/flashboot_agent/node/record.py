@@ -21,6 +21,7 @@ from typing import Final, Literal
 from pydantic import ConfigDict, ValidationError
 
 from flashboot_agent.core import digest
+from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
 from flashboot_agent.wire.control import ArenaState, Place
 
@@ -88,8 +89,8 @@ class RecordFile:
             raise ValueError(f"the record of {record.arena} has {len(text)} bytes; a slot takes {SLOT_BYTES}")
         self._generation += 1
         head = HEAD.pack(self._generation, len(text), _checksum(self._generation, text))
-        _write(self._fd, head + text, SLOTS[self._generation % 2])
-        _write(self._fd, MAGIC, 0)
+        write_all(self._fd, head + text, SLOTS[self._generation % 2])
+        write_all(self._fd, MAGIC, 0)
 
     def load(self) -> ArenaRecord:
         """The newest whole header. Raises RecordDamaged."""
@@ -106,8 +107,8 @@ class RecordFile:
 
     def save_documents(self, layout: bytes, digests: bytes) -> None:
         """Write both; the caller saves a header without documents before, and one that tells the sizes after."""
-        _write(self._fd, layout, DOCUMENTS)
-        _write(self._fd, digests, DOCUMENTS + len(layout))
+        write_all(self._fd, layout, DOCUMENTS)
+        write_all(self._fd, digests, DOCUMENTS + len(layout))
 
     def load_documents(self, record: ArenaRecord) -> tuple[bytes, bytes]:
         """Layout and chunk digests, checked against the header. Raises RecordDamaged."""
@@ -141,10 +142,3 @@ def document_digest(document: bytes) -> str:
 
 def _checksum(generation: int, text: bytes) -> bytes:
     return hashlib.blake2b(generation.to_bytes(8, "little") + text, digest_size=8).digest()
-
-
-def _write(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done:], offset + done)

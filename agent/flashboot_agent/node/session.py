@@ -340,12 +340,9 @@ def _read_document(fd: int) -> bytes:
             raise BadRequest("the layout's descriptor is not a memfd")
         if not 0 < facts.st_size <= attach.MAX_LAYOUT:
             raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {attach.MAX_LAYOUT}")
-        document = b""
-        while len(document) < facts.st_size:
-            part = os.pread(fd, facts.st_size - len(document), len(document))
-            if not part:
-                raise BadRequest(f"the layout ended at byte {len(document)} of {facts.st_size}")
-            document += part
+        document = memfd.read_up_to(fd, facts.st_size)
+        if len(document) < facts.st_size:
+            raise BadRequest(f"the layout ended at byte {len(document)} of {facts.st_size}")
         return document
     finally:
         os.close(fd)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import socket
-from pathlib import Path
 from typing import Final
 
+from flashboot_agent.listener import listen
 from flashboot_agent.logs import Log
 from flashboot_agent.node.packets import PacketSocket
 from flashboot_agent.node.pods import Pod
@@ -17,6 +15,9 @@ from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.attach import SOCKET_NAME
 
 log = Log(__name__)
+
+ANY_USER: Final = 0o666
+"""Any user of the pod may connect; the folder is the credential."""
 
 MOST_SESSIONS: Final = 64
 """Of one pod: a bound on what a broken plug-in can cost, far above one per rank."""
@@ -41,7 +42,7 @@ class PodSockets:
         if listening is not None and listening[1] == inode and (folder / SOCKET_NAME).exists():
             return
         try:
-            listener = bind(folder)
+            listener = listen(folder, SOCKET_NAME, mode=ANY_USER, backlog=16)
         except OSError as error:
             log.error("pod's socket can't be bound", pod=pod.uid, path=str(folder), why=str(error))
             return
@@ -86,28 +87,6 @@ class PodSockets:
         if listener is not None:
             asyncio.get_running_loop().remove_reader(listener.fileno())
             listener.close()
-
-
-def bind(folder: Path) -> socket.socket:
-    """Listen at `folder`/agent.sock. Bound to another name and renamed, so that no client ever meets a file that
-    refuses; through the folder's descriptor, so that a long path does not matter."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    fresh = f".{SOCKET_NAME}.new"
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh, dir_fd=at)
-        listener.bind(f"/proc/self/fd/{at}/{fresh}")
-        os.chmod(f"/proc/self/fd/{at}/{fresh}", 0o666)  # any user of the pod; the folder is the credential
-        listener.listen(16)
-        listener.setblocking(False)
-        os.rename(fresh, SOCKET_NAME, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(at)
-    return listener
 
 
 def _report(task: asyncio.Task[None]) -> None:
