@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from demo.live import NodeView
+from flashboot_agent.wire.base import rfc3339
 from kit.errors import KitError
 
 
@@ -54,10 +55,6 @@ class Replica:
             "sealed_before_asked": self.early,
             "clone_seconds": round(self.clone_seconds, 3),
         }
-
-
-def rfc3339(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def condition_time(pod: dict[str, Any], kind: str) -> datetime:

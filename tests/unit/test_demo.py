@@ -15,7 +15,8 @@ from demo.report import Report, chain
 from demo.screen import Screen, line
 from demo.settings import Settings
 from demo.stages import Progress
-from demo.timeline import Replica, replicas, rfc3339
+from demo.timeline import Replica, replicas
+from flashboot_agent.wire.base import rfc3339
 from flashboot_agent.wire.control import ObservedArena, ObservedPod
 from kit.engines import Answer, first_difference
 from kit.errors import KitError

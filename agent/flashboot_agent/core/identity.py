@@ -15,7 +15,7 @@ from flashboot_agent.core.errors import IdentityMismatch
 from flashboot_agent.wire.control import Place
 
 
-def digest_of(fields: Mapping[str, str]) -> str:
+def digest_of(fields: Mapping[str, object]) -> str:
     """`sha256:…` over the canonical JSON (sorted keys, no spaces, UTF-8) of the fields."""
     canonical = json.dumps(dict(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()

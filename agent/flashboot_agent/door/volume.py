@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from flashboot_agent.door import mounts
 from flashboot_agent.door.folders import PodFolders
@@ -116,10 +117,5 @@ def published_pod(context: Mapping[str, str]) -> PublishedPod:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = str(first["loc"][0])
-        key = next(key for name, key in keys.items() if field in (name, _camel(name)))
+        key = next(key for name, key in keys.items() if field in (name, to_camel(name)))
         raise BadVolume(f"{key} is {context[key]!r}: {first['msg']}") from None
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(map(str.capitalize, rest))

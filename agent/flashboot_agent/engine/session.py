@@ -7,6 +7,8 @@ loader reports exactly its bytes as preloaded; a seed's arena does not exist yet
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flashboot_agent.core.errors import BadRequest, FlashBootError
@@ -66,16 +68,12 @@ def is_ours() -> bool:
     return bool(_clients)
 
 
-class reported:
-    """A context in which an error that ends the engine is told to the agent first, and then goes on its way."""
-
-    def __init__(self, client: AgentClient) -> None:
-        self._client = client
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FlashBootError):
-            log.error("%s: %s: %s", self._client.who, error.reason, error)
-            self._client.fail(error)
+@contextmanager
+def reported(client: AgentClient) -> Iterator[None]:
+    """An error inside that ends the engine is told to the agent first, and then goes on its way."""
+    try:
+        yield
+    except FlashBootError as error:
+        log.error("%s: %s: %s", client.who, error.reason, error)
+        client.fail(error)
+        raise

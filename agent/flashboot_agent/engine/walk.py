@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.wire.layout import Scalar
-
-Kind = Literal["parameter", "buffer", "buffer_non_persistent", "attribute"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+from flashboot_agent.wire.layout import BindingKind, Scalar
 
 _MAX_DEPTH = 6
 
@@ -26,7 +23,7 @@ class Found:
 
     module: str
     attribute: str
-    kind: Kind
+    kind: BindingKind
     tensor: Any
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from flashboot_agent.memory.host import HostMemoryBackend
 from flashboot_agent.node import rules, store
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
-from flashboot_agent.node.clone import Clone, CloneDone
+from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.http import application
 from flashboot_agent.node.metrics import Metrics
@@ -162,7 +162,7 @@ class Agent:
                     lambda peer: choose(self._transports, peer),
                     node.settings,
                     notify=node.board.changed,
-                    done=self._cloned,
+                    done=self._metrics.cloned,
                 )
                 log.info("clone started", arena=name, parents=[parent.node for parent in wanted.parents])
                 clone.start()
@@ -195,9 +195,6 @@ class Agent:
         finally:
             self._dropping.discard(name)
             self.node.board.changed()
-
-    def _cloned(self, done: CloneDone) -> None:
-        self._metrics.cloned(done)
 
     async def _keep_holder(self) -> None:
         """Reach the holder, give it back what it lost, free what nobody knows."""

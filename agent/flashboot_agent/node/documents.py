@@ -19,13 +19,19 @@ from flashboot_agent.wire.layout import Layout
 
 def identity_of(layout: bytes) -> dict[str, str]:
     """The full identity that a layout document carries. Raises BadRequest."""
+    return _head(layout)[0]
+
+
+def _head(layout: bytes) -> tuple[dict[str, str], object]:
+    """Identity, and the size that it speaks of, unchecked. Raises BadRequest."""
     try:
-        identity = json.loads(layout)["identity"]
+        document = json.loads(layout)
+        identity = document["identity"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"the layout document has no identity: {error!r}") from error
     if not isinstance(identity, dict) or not all(isinstance(value, str) for value in identity.values()):
         raise BadRequest("the layout document's identity is not a map of strings")
-    return identity
+    return identity, document.get("arenaBytes", document.get("arena_bytes"))
 
 
 def check(meta: ArenaMeta) -> None:
@@ -36,10 +42,9 @@ def check(meta: ArenaMeta) -> None:
         raise BadRequest(f"{meta.arena}: {len(meta.chunk_digests) // 8} digests for {meta.nbytes} bytes")
     if digest.root_digest(meta.chunk_digests) != meta.digest:
         raise BadRequest(f"{meta.arena}: the chunk digests differ from their root {meta.digest}")
-    if digest_of(identity_of(meta.layout)) != meta.identity:
+    identity, arena_bytes = _head(meta.layout)
+    if digest_of(identity) != meta.identity:
         raise IdentityMismatch(f"{meta.arena}: the layout carries another identity than {meta.identity}")
-    document = json.loads(meta.layout)
-    arena_bytes = document.get("arenaBytes", document.get("arena_bytes"))
     if arena_bytes != meta.nbytes:
         raise BadRequest(f"{meta.arena}: the layout speaks of {arena_bytes} bytes, the arena has {meta.nbytes}")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PlainSerializer, StringConstraints
 from pydantic.alias_generators import to_camel
-
-PROTOCOL_VERSION: Final = 1
-"""Version of every protocol in this package. Raised when any message changes its meaning."""
 
 DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
@@ -32,11 +29,12 @@ Address = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}(\.\d{1,3}){3}|\[[
 """`ip:port` of an agent."""
 
 
-def _rfc3339(value: datetime) -> str:
+def rfc3339(value: datetime) -> str:
+    """UTC, in milliseconds."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Time = Annotated[AwareDatetime, PlainSerializer(_rfc3339, return_type=str, when_used="json")]
+Time = Annotated[AwareDatetime, PlainSerializer(rfc3339, return_type=str, when_used="json")]
 """RFC 3339, UTC, milliseconds on the wire."""
 
 

@@ -17,6 +17,7 @@ ALIGNMENT: Final = 512
 """Bytes that every storage's offset is a multiple of: enough for any vector load and for device copies."""
 
 StorageKind = Literal["shared", "derived", "runtime"]
+BindingKind = Literal["parameter", "buffer", "buffer_non_persistent", "attribute"]
 Scalar = bool | int | float | str | None
 
 
@@ -50,7 +51,7 @@ class TensorView(WireModel):
 class Binding(WireModel):
     module: str
     attribute: str
-    kind: Literal["parameter", "buffer", "buffer_non_persistent", "attribute"]
+    kind: BindingKind
     tensor: Annotated[int, Field(ge=0)]
     """Index into `tensors`."""
 

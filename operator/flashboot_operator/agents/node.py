@@ -100,10 +100,7 @@ class NodeAgent:
 
     def concerns(self) -> set[Key]:
         """ModelReplicas that the node holds something of."""
-        if self.observed is None:
-            return set()
-        arenas = {(a.namespace, a.model_replica) for a in self.observed.arenas}
-        return arenas | {(p.namespace, p.model_replica) for p in self.observed.pods if p.model_replica}
+        return _concerned(self.observed)
 
     def move(self, ip: str) -> None:
         """Its pod has another address now, or (empty) there is none. Its last word still counts for a while."""
@@ -161,11 +158,7 @@ class NodeAgent:
             self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()
         if back or before is None or (before.instance, before.counter) != (seen.instance, seen.counter):
-            keys = self.concerns()
-            if before is not None:
-                keys |= {(a.namespace, a.model_replica) for a in before.arenas}
-                keys |= {(p.namespace, p.model_replica) for p in before.pods if p.model_replica}
-            self._heard(self, keys)
+            self._heard(self, self.concerns() | _concerned(before))
         self.first_word.set()
         if self.put is not None and (seen.epoch, seen.revision) != (self.put.epoch, self.put.revision):
             self.changed.set()
@@ -216,3 +209,10 @@ class NodeAgent:
         if isinstance(error, AgentRefused) and error.problem.reason == "StaleEpoch":
             await self._voice.raise_above(error.problem.epoch or self._voice.epoch)
         await asyncio.sleep(min(5.0, 0.05 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))
+
+
+def _concerned(seen: Observed | None) -> set[Key]:
+    if seen is None:
+        return set()
+    arenas = {(a.namespace, a.model_replica) for a in seen.arenas}
+    return arenas | {(p.namespace, p.model_replica) for p in seen.pods if p.model_replica}

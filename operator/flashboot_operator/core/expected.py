@@ -6,8 +6,6 @@ coarse wastes a clone, one that is too fine seeds twice; neither can give an eng
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +29,7 @@ def engine_hash(pod_spec: Mapping[str, Any]) -> str:
     containers = pod_spec.get("containers") or [{}]
     engine = containers[engine_index(pod_spec)]
     facts = {key: engine[key] for key in MATTERS if engine.get(key)}
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return digest_of(facts).removeprefix("sha256:")[:12]
 
 
 def expected_identity(spec: Spec, *, template_hash: str, gpu_product: str, architecture: str) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from flashboot_agent.wire.base import _rfc3339
 from flashboot_operator.api.status import Domain, Identity, LastClone, Status, Weights
-from flashboot_operator.core.conditions import Picture, compute
+from flashboot_operator.core.conditions import Picture, compute, stamp
 from flashboot_operator.core.facts import Pod, Trouble, World, time_of
 from flashboot_operator.core.progress import Line, line_of
 from flashboot_operator.core.replica import ArenaPlan, Owner, domain_of
@@ -163,7 +162,7 @@ def last_clone(plans: Sequence[ArenaPlan], world: World, before: Mapping[str, An
         bytes=sealed[0].bytes,
         clone_milliseconds=_ms(max(a.sealed_at for a in sealed if a.sealed_at) - min(started)),
         api_ready_milliseconds=_ms(completed - min(published for published, _, _ in batch)),
-        completed_at=_rfc3339(completed).replace(".000Z", "Z"),
+        completed_at=stamp(completed),
     )
 
 

@@ -34,15 +34,10 @@ def selector_of(name: str) -> str:
 
 
 def _port(argv: list[str]) -> int:
-    for i, word in enumerate(argv):
-        value = (
-            word.split("=", 1)[1]
-            if word.startswith("--port=")
-            else argv[i + 1]
-            if word == "--port" and i + 1 < len(argv)
-            else None
-        )
-        if value is not None and value.isdigit():
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        value = value if equals else following
+        if option == "--port" and value.isdigit():
             return int(value)
     return DEFAULT_PORT
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +27,6 @@ class KopfWatch:
         self._on_object = on_object
         self._kubeconfig = kubeconfig
         self.started = asyncio.Event()
-        self.last_event = time.monotonic()
         self._registry = kopf.OperatorRegistry()
         kopf.on.login(registry=self._registry)(self._login)
         kopf.on.event(GROUP, VERSION, PLURAL, registry=self._registry)(self._event)
@@ -44,7 +42,6 @@ class KopfWatch:
         return dataclasses.replace(info, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
     async def _event(self, event: Any, **_: Any) -> None:
-        self.last_event = time.monotonic()
         obj = dict(event["object"])
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         self._on_object(key, None if event["type"] == "DELETED" else obj)

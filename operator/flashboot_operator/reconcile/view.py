@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flashboot_agent.wire.base import _rfc3339
+from flashboot_agent.wire.base import rfc3339
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.replica import ArenaPlan, Owner
@@ -53,9 +53,9 @@ def _pod(pod: Pod) -> Object:
         "node": pod.node,
         "ready": pod.ready,
         "terminating": pod.going,
-        "createdAt": _rfc3339(pod.created),
-        "boundAt": _rfc3339(pod.bound) if pod.bound else None,
-        "readyAt": _rfc3339(pod.ready_at) if pod.ready_at else None,
+        "createdAt": rfc3339(pod.created),
+        "boundAt": rfc3339(pod.bound) if pod.bound else None,
+        "readyAt": rfc3339(pod.ready_at) if pod.ready_at else None,
         "trouble": pod.trouble.message if pod.trouble else None,
     }
 

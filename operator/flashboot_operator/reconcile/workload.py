@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from dataclasses import dataclass
 
@@ -21,7 +19,7 @@ log = logging.getLogger(__name__)
 class Applied:
     """What was applied last, and what it became."""
 
-    digest: str
+    wanted: Object
     uid: str
     generation: int
 
@@ -61,7 +59,7 @@ class Workloads:
         return (
             last is not None
             and live is not None
-            and last.digest == _digest(wanted)
+            and last.wanted == wanted
             and last.uid == live["metadata"]["uid"]
             and live["metadata"]["generation"] <= last.generation
         )
@@ -78,7 +76,7 @@ class Workloads:
             return Outcome(
                 Trouble("DeploymentConflict", f"the Deployment could not be applied: {error.message}"), error
             )
-        self._applied[key] = Applied(_digest(wanted), got["metadata"]["uid"], got["metadata"]["generation"])
+        self._applied[key] = Applied(wanted, got["metadata"]["uid"], got["metadata"]["generation"])
         log.info("deployment applied", extra={"key": "/".join(key), "replicas": got["spec"]["replicas"]})
         return Outcome()
 
@@ -91,7 +89,3 @@ class Workloads:
             words = f"belongs to {who}: rename the ModelReplica or remove it"
         trouble = Trouble("NameTaken", f"Deployment {owner.name} {words}")
         return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
-
-
-def _digest(wanted: Object) -> str:
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()

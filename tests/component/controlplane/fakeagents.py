@@ -106,10 +106,6 @@ class FakeAgent:
         self.pods.pop(uid, None)
         await self._bump()
 
-    async def lose(self, arena: str) -> None:
-        self.arenas.pop(arena, None)
-        await self._bump()
-
     def wanted(self, arena: str | None = None) -> WantedArena | None:
         found = [a for a in (self.desired.arenas if self.desired else []) if arena in (None, a.arena)]
         return found[0] if found else None
