@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
 import sys
 
+from flashboot_agent import logs
 from flashboot_agent.holder import budget, protocol
 from flashboot_agent.holder.server import HolderServer
 from flashboot_agent.holder.shelf import Shelf
+
+log = logs.Log("flashboot_agent.holder")  # as a program, this module is called __main__
 
 HEALTH_TIMEOUT = 5.0
 
@@ -26,9 +28,10 @@ def main(argv: list[str] | None = None) -> None:
     server = HolderServer(path, Shelf(budget_bytes, budget.available))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
-    _log("serving", socket=path, budgetBytes=budget_bytes, instance=server.instance)
+    logs.configure("INFO", part="holder")
+    log.info("serving", socket=path, budgetBytes=budget_bytes, instance=server.instance)
     server.serve()
-    _log("ended", arenas=len(server.shelf.slots))
+    log.info("ended", arenas=len(server.shelf.slots))
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -56,10 +59,6 @@ def _healthcheck(path: str) -> int:
             return 1
     print(answer.decode())
     return 0
-
-
-def _log(event: str, **facts: object) -> None:
-    print(json.dumps({"part": "holder", "event": event, **facts}), flush=True)
 
 
 if __name__ == "__main__":
