@@ -9,7 +9,6 @@ rack.down()
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from rack.settings import (
     STATE,
     node_name,
 )
+from rack.shell import run
 from setup_env.cache import Cache
 from setup_env.controlplane import ControlPlane
 from setup_env.controlplane import ensure as ensure_controlplane
@@ -96,19 +96,10 @@ def kubectl(*args: str, stdin: str | None = None, timeout_s: float = 60, check: 
 
     Raises RackError with kubectl's own words when it fails and `check` is on, or when it takes too long.
     """
-    argv = [str(BIN / "kubectl"), *args]
-    env = {**os.environ, "KUBECONFIG": str(KUBECONFIG)}
-    try:
-        done = subprocess.run(
-            argv, input=stdin, env=env, text=True, capture_output=True, timeout=timeout_s, check=False
-        )
-    except FileNotFoundError as e:
-        raise RackError("the rack is not up (no kubectl in build/rack/bin): make rack-up") from e
-    except subprocess.TimeoutExpired as e:
-        raise RackError(f"no end after {timeout_s:.0f} s: kubectl {' '.join(args)}") from e
-    if check and done.returncode:
-        raise RackError(f"kubectl {' '.join(args)} failed ({done.returncode}): {done.stderr.strip()}")
-    return done.stdout
+    program = BIN / "kubectl"
+    if not program.exists():
+        raise RackError("the rack is not up (no kubectl in build/rack/bin): make rack-up")
+    return run(program, f"--kubeconfig={KUBECONFIG}", *args, stdin=stdin, timeout_s=timeout_s, check=check)
 
 
 def kill_node(name: str) -> None:

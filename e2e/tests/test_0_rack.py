@@ -9,19 +9,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 import rack
+from kit.eventually import NotYet, eventually
 from rack import cgroups
 
-T = TypeVar("T")
 E2E = Path(__file__).resolve().parents[1]
 IMAGE = "docker.io/flashboot/agent:dev"
 RACK_TIMEOUT_S = 3600  # the first `up` on a machine builds everything
@@ -78,14 +76,6 @@ def assert_nothing_left(before: dict[str, set[str]]) -> None:
     assert {kind: now[kind] - before[kind] for kind in before} == {kind: set() for kind in before}
 
 
-def eventually(what: str, look: Callable[[], T | None], seconds: float = 60) -> T:
-    deadline = time.monotonic() + seconds
-    while (found := look()) is None:
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.1)
-    return found
-
-
 def run_pod(name: str, node: str, code: str) -> str:
     """Start Python code in a pod on a node and return the pod's address once it is Ready."""
     pod = {
@@ -126,14 +116,14 @@ def test_pods_are_reached_from_the_host_and_by_kubectl(cluster: None) -> None:
     (rack.MODELS / "rack-test").write_text("seen from inside")
     address = run_pod("server", "node-1", SERVE)
 
-    def read() -> bytes | None:  # the container is Ready as soon as Python starts, which is before it listens
+    def read() -> bytes:  # the container is Ready as soon as Python starts, which is before it listens
         try:
             with urllib.request.urlopen(f"http://{address}:8000/srv/models/rack-test", timeout=10) as answer:
                 return bytes(answer.read())
-        except urllib.error.URLError:
-            return None
+        except urllib.error.URLError as error:
+            raise NotYet(str(error)) from error
 
-    assert eventually("the pod's server answers", read) == b"seen from inside"
+    assert eventually(read, "the pod's server to answer", 60) == b"seen from inside"
     assert "serving" in rack.kubectl("logs", "server")
     assert "seen from inside" in rack.kubectl("exec", "server", "--", "cat", "/srv/models/rack-test")
     with subprocess.Popen(
@@ -164,11 +154,13 @@ def test_links_between_nodes_carry_what_was_set(cluster: None) -> None:
     )
     run_pod("sender", "node-3", sender)
 
-    def measured() -> int | None:
+    def measured() -> int:
         lines = rack.kubectl("logs", "receiver").split()
-        return int(lines[1]) if len(lines) == 2 else None
+        if len(lines) != 2:
+            raise NotYet(f"it said {lines}")
+        return int(lines[1])
 
-    rate = eventually("the receiver's measurement", measured)
+    rate = eventually(measured, "the receiver's measurement", 60)
     rack.set_rate("node-2", 1000)
     assert 150 < rate <= 215
 
@@ -183,11 +175,12 @@ def test_a_node_is_drained(cluster: None) -> None:
 def test_a_node_loses_power_and_comes_back(cluster: None) -> None:
     rack.kill_node("node-3")
 
-    def not_ready() -> bool | None:
+    def not_ready() -> None:
         status = rack.kubectl("get", "node", "node-3", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
-        return True if status != "True" else None
+        if status == "True":
+            raise NotYet("it is Ready")
 
-    eventually("node-3 NotReady", not_ready)
+    eventually(not_ready, "node-3 to be NotReady", 60)
     rack.boot_node("node-3")
     rack.wait_ready(["node-3"], timeout_s=60)
     run_pod("after-boot", "node-3", SERVE)
@@ -205,10 +198,15 @@ def test_after_kills_down_leaves_nothing(cluster: None, before: dict[str, set[st
 @pytest.mark.parametrize("moment", ["pki", "node-1", "node-3"])
 def test_up_killed_half_way_leaves_nothing_after_down(moment: str, before: dict[str, set[str]]) -> None:
     state = E2E.parent / "build" / "rack" / "state"
+
+    def reached() -> None:
+        if not (state / moment).exists():
+            raise NotYet("it is not there")
+
     with subprocess.Popen(
         [sys.executable, "-m", "rack", "up"], cwd=E2E, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
-        eventually(f"{moment} of a starting rack", lambda: (state / moment).exists() or None, seconds=900)
+        eventually(reached, f"{moment} of a starting rack", 900, every=0.1)
         process.kill()
     rack.down()
     assert_nothing_left(before)

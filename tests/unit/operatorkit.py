@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedPod, Place, Problem
+from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod, Place, Problem
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import engine_hash, expected_identity
 from flashboot_operator.core.facts import Agent, Node, Pod, World
 from flashboot_operator.core.replica import Owner
+from tests.samples import MEMORY
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER_UID = "aaaaaaaa-0000-0000-0000-000000000000"
@@ -20,16 +21,6 @@ TEMPLATE: dict[str, Any] = {
 DIGEST = "sha256:" + "d" * 64
 IDENTITY = "sha256:" + "e" * 64
 SIZE = 1000
-MEMORY = HostMemory(
-    page_bytes=4096,
-    shmem_enabled="never",
-    huge_pages_total=0,
-    huge_pages_free=0,
-    huge_page_bytes=0,
-    arena_pages="4 KiB",
-    budget_bytes=1,
-    used_bytes=0,
-)
 
 
 def spec(**more: Any) -> Spec:

@@ -18,27 +18,17 @@ from flashboot_agent.wire.control import (
     Accepted,
     Accusation,
     Desired,
-    HostMemory,
     Observed,
     ObservedArena,
     ObservedPod,
     Problem,
     WantedArena,
 )
+from tests.samples import MEMORY
 
 BYTES = 1000
 IDENTITY = "sha256:" + "1" * 64
 DIGEST = "sha256:" + "2" * 64
-MEMORY = HostMemory(
-    page_bytes=4096,
-    shmem_enabled="never",
-    huge_pages_total=0,
-    huge_pages_free=0,
-    huge_page_bytes=0,
-    arena_pages="4 KiB",
-    budget_bytes=1 << 30,
-    used_bytes=0,
-)
 
 
 @dataclass
