@@ -199,7 +199,7 @@ class Fleet:
         while True:
             try:
                 await agent.run()
-            except Exception as error:
+            except Exception as error:  # a fault of ours about one node must not end what is done for the others
                 log.error("the loop of an agent broke, starting it again", exc_info=error, extra={"node": agent.node})
                 await asyncio.sleep(1)
 
