@@ -96,6 +96,10 @@ class Operator:
             self.leading = True
             stack.push_async_callback(self.fleet.close)
             self._endpoints(self.mirror.addresses())
+            # Before any work: what is decided without the agents' words would be written into the status, a source
+            # that is there would be missing from it, and the election would forget whom it had chosen.
+            if not await _first(stop, self.fleet.all_heard(FIRST_WORDS_S)):
+                return
             tasks += [
                 asyncio.create_task(self.controller.queue.run(), name="queue"),
                 asyncio.create_task(self.recorder.run(), name="events"),
@@ -132,7 +136,6 @@ class Operator:
             for key in found | self.objects.known():
                 self.controller.queue.mark(key)
             if not self.fleet.open:
-                await self.fleet.all_heard(FIRST_WORDS_S)
                 sequence = self.fleet.sequence()
                 self.controller.mark_all()
                 await self.fleet.all_looked_at(found, sequence)

@@ -40,6 +40,8 @@ class FakeAgent:
     """Bytes that a clone gets per turn."""
     hold_at: int = BYTES
     """A clone goes no further than this."""
+    slow_s: float = 0.0
+    """How long a question about what it observes takes, as on a node that is short of CPU."""
     seed_seals: bool = True
     seed_problem: Problem | None = None
     desired: Desired | None = None
@@ -127,6 +129,7 @@ class FakeAgent:
 
     async def _observed(self, request: web.Request) -> web.Response:
         after, wait = int(request.query.get("after", "-1")), float(request.query.get("waitSeconds", "0"))
+        await asyncio.sleep(self.slow_s)
         async with self._changed:
             try:
                 async with asyncio.timeout(wait):

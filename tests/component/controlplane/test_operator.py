@@ -159,15 +159,30 @@ async def test_a_killed_operator_goes_on_where_it_was_with_a_higher_epoch(rig: R
         arena = b.only()
         return arena is not None and arena.watermark == 300
 
+    async def source_is_named() -> bool:
+        return await sources() == [a.node]
+
+    async def sources() -> list[str | None]:
+        return [domain.get("sourceNode") for domain in (await rig.status("m")).get("domains") or []]
+
     await eventually("a clone is in the middle", cloning)
+    await eventually("the status names the source", source_is_named)
     epoch = a.epoch
     rig.operator.kill()
     pod = await rig.pod("m", c)  # Comes while nobody is there.
+    named: list[list[str | None]] = []
+
+    async def both_sealed() -> bool:
+        named.append(await sources())
+        return all(agent.only() is not None and agent.only().state == "sealed" for agent in (b, c))  # type: ignore[union-attr]
+
+    a.slow_s = 1.5  # The new operator must not judge before it has heard who holds what.
     rig.operator.start()
-    await rig.operator.ready()
     b.hold_at = BYTES
-    await sealed(b)
-    await sealed(c)
+    await eventually("both clones are sealed", both_sealed)
+    await rig.operator.ready()
+    assert named
+    assert all(there == [a.node] for there in named), "an operator that has just started knows no less"
     assert a.epoch > epoch
     assert all(a_.state == "sealed" for agent in (a, b, c) for a_ in agent.arenas.values())
     assert a.only().way == "seed"  # type: ignore[union-attr]
