@@ -1,6 +1,14 @@
-"""The host's hot loops in C++ (csrc/). All release the GIL and take any contiguous buffer."""
+"""The host's hot loops in C++ (csrc/). All release the GIL and take any contiguous buffer.
+
+Deadlines are seconds. `StreamBroken` and `StreamTimeout` become ParentUnreachable and DeadlineExceeded in
+transport/channel.py; `StreamTorn` becomes TornFrame.
+"""
+
+from typing import Final, Literal
 
 from typing_extensions import Buffer
+
+# Digests (csrc/digest.hpp)
 
 def xxh3_64(data: Buffer) -> int:
     """Plain xxh3-64 of the buffer."""
@@ -12,3 +20,236 @@ def chunk_digests(data: Buffer, chunk_bytes: int, threads: int) -> bytes:
     """`chunk_digest` of every `chunk_bytes` of the buffer, 8 bytes little-endian each.
 
     Raises ValueError when chunk_bytes is not a positive multiple of 4096 or threads is below 1."""
+
+# Streams (csrc/stream.hpp)
+
+class StreamBroken(Exception):
+    """The connection broke or was closed, on either side; says during what."""
+
+class StreamTimeout(Exception):
+    """An operation did not end within its deadline."""
+
+class StreamTorn(Exception):
+    """The peer's bytes make no frame of this protocol."""
+
+class TlsRefused(Exception):
+    """The peer's certificate, protocol version or name is not what it must be; says which."""
+
+class TlsContext:
+    """TLS 1.3 only, both sides show a certificate of the CA. Immutable; a rotation makes a new one.
+
+    Raises ValueError that names the part (certificate, key, CA) which can't be used."""
+
+    def __init__(self, certificate: bytes, key: bytes, ca: bytes, *, server: bool) -> None: ...
+
+class Stream:
+    """A connected TCP or unix stream socket, plain until `start_tls`. Takes the descriptor over, makes it non-blocking.
+
+    Reading and writing belong to one thread at a time; `close` may come from any, wakes whoever waits, and the
+    descriptor's number is given back only when nobody uses it. `label` is how messages call the peer. Interrupted and
+    partial system calls are hidden; SIGPIPE is never raised."""
+
+    label: str
+    def __init__(self, fd: int, label: str) -> None: ...
+    def start_tls(self, context: TlsContext, expected_uri: str | None, seconds: float) -> None:
+        """Handshake. `expected_uri`: this URI SAN must be in the peer's certificate. Raises TlsRefused,
+        StreamTimeout, StreamBroken."""
+    @property
+    def peer_uris(self) -> list[str]:
+        """URI SANs of the peer's verified certificate; empty on a plain stream."""
+    @property
+    def tls(self) -> str | None:
+        """Protocol and cipher, such as "TLSv1.3 TLS_AES_128_GCM_SHA256"; None on a plain stream."""
+    @property
+    def closed(self) -> bool: ...
+    def recv_into(self, buffer: Buffer, silence: float, whole: float, what: str) -> int:
+        """Fill the whole buffer and return its length, or return 0 when the stream ended before its first byte.
+        `silence`: most seconds without a byte; `whole`: most seconds in all. Raises StreamTimeout, StreamBroken (also
+        when the stream ends inside the buffer)."""
+    def send(self, head: Buffer, tail: Buffer, silence: float, whole: float, what: str) -> None:
+        """Send both completely, without a copy of ours (plain streams)."""
+    def peer_is_gone(self) -> bool:
+        """Whether the peer ended or reset the connection, as far as is known without waiting."""
+    def finish(self, patience: float) -> None:
+        """End our direction, read and drop what still comes for at most `patience` seconds, close."""
+    def close(self) -> None: ...
+
+# Marks (csrc/marks.hpp)
+
+class MarksClosed(Exception):
+    """The arena goes; whoever waited for its bytes is told."""
+
+class Marks:
+    """How far each lane of an arena got, and its byte counters. Lives in the first page of the arena's record (words of
+    eight bytes, native order, each written in one aligned store, from byte 64 on), so that a new process goes on where
+    the old one was killed. Thread-safe.
+
+    Words: 0 verified and 1 received of lane 0, 2 bytes in, 3 bytes out, 4 chunks fetched again, 8 + 2(i-1) verified and
+    9 + 2(i-1) received of lane i. Verified and received are absolute offsets inside the lane's bounds (the start of the
+    lane when there is nothing; a word of 0 counts as that).
+
+    Raises ValueError when a word is outside its lane's bounds, or received below verified."""
+
+    def __init__(self, record_fd: int, nbytes: int, bounds: list[tuple[int, int]]) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def verified(self, lane: int) -> int:
+        """Absolute offset up to which the lane is verified."""
+    def received(self, lane: int) -> int: ...
+    def set_verified(self, lane: int, offset: int) -> None:
+        """Raise it and wake waiters. Raises ValueError when it would fall or leave the lane."""
+    def set_received(self, lane: int, offset: int) -> None:
+        """May fall, down to `verified`: a chunk that was wrong is received again."""
+    def fill(self) -> None:
+        """All lanes are verified and received to their ends: a seed was committed."""
+    @property
+    def total_verified(self) -> int:
+        """Bytes, over all lanes."""
+    def valid_end(self, offset: int) -> int:
+        """End of the run of verified bytes that begins at `offset`, through neighbouring lanes; `offset` when none."""
+    def wait_valid(self, offset: int, end: int, seconds: float) -> int:
+        """`valid_end(offset)` as soon as it is >= `end`, or whatever it is after `seconds`. Raises MarksClosed."""
+    def add(self, counter: Literal[2, 3, 4], value: int) -> int: ...
+    def counter(self, counter: Literal[2, 3, 4]) -> int: ...
+    @property
+    def generation(self) -> int:
+        """Rises whenever anything here changes; to look for news cheaply."""
+    def close(self) -> None:
+        """Wake all waiters with MarksClosed; unmap when the last user is gone. Idempotent."""
+
+# The hot loops of the chunk protocol (csrc/puller.hpp, csrc/server.hpp, csrc/copier.hpp)
+
+class EgressBucket:
+    """A token bucket in bytes a second that several `serve` calls share; `rate` 0 means no cap. Thread-safe."""
+
+    def __init__(self, rate: int) -> None: ...
+    rate: int
+
+class Served:
+    """What one child took; may be read while `serve` runs."""
+
+    def __init__(self) -> None: ...
+    @property
+    def bytes_out(self) -> int: ...
+    @property
+    def last_byte_age(self) -> float:
+        """Seconds since bytes last left towards it."""
+
+def serve(
+    stream: Stream,
+    marks: Marks,
+    memory: Buffer,
+    served: Served,
+    buckets: list[EgressBucket],
+    *,
+    idle: float,
+    silence: float,
+    reply: float,
+    nice: int,
+) -> None:
+    """Answer Pull frames until the child ends the connection. After an empty reply to the Pull at offset o, all Pulls
+    but one at o are answered empty (go-back), so that replies are always in order.
+
+    Raises StreamTorn on anything but a valid Pull inside the arena, StreamTimeout (idle for `idle` seconds, no byte
+    taken for `silence`, a reply not taken in `reply`), StreamBroken, MarksClosed (the caller tells the child)."""
+
+class Advance:
+    """What `advance` came to."""
+
+    state: Literal["done", "going", "differs", "overdue", "trouble"]
+    """done: the lane is verified to its end. going: time is up, call again. differs: the chunk at `offset` differs from
+    its digest (received was set back to it). overdue: the parent has the bytes and does not send them in time.
+    trouble: the parent sent a Trouble frame, its body is in `trouble`."""
+    offset: int
+    parent_end: int
+    """End of the parent's valid run, as of its last reply."""
+    starved: bool
+    """The last reply was empty: the parent has no byte that we lack."""
+    bytes_in: int
+    """Bytes that arrived during this call."""
+    silent_seconds: float
+    """Since the last byte arrived, or since the first call."""
+    trouble: bytes
+
+class LanePuller:
+    """Pulls one lane over one stream: at least two Pulls in flight, bytes straight into the arena, each digest chunk
+    checked as soon as it is complete, while it is in cache. Starts at the lane's `received`, at any byte.
+
+    Keeps its place between two `advance` calls (inside a frame, too). Not thread-safe. `marks.received` counts bytes
+    inside a chunk, so that another parent goes on at the very byte."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        marks: Marks,
+        lane: int,
+        memory: Buffer,
+        digests: bytes,
+        *,
+        request_bytes: int,
+        in_flight: int,
+        poll: float,
+        silence: float,
+        overdue_floor: float,
+        nice: int,
+    ) -> None: ...
+    def advance(self, seconds: float) -> Advance:
+        """Work for at most `seconds` (plus the digest of a chunk). Deadline of a deliverable request:
+        max(4 x smoothed chunk time, overdue_floor). Raises StreamTorn, StreamTimeout (no word at all from the parent for
+        `silence` seconds beyond its long poll), StreamBroken, MarksClosed."""
+
+class LaneCopier:
+    """The same for a parent whose memory is mapped here: waits for its verified bytes, copies with `threads`, checks
+    each digest chunk while it is in cache."""
+
+    def __init__(
+        self,
+        source: Marks,
+        source_memory: Buffer,
+        marks: Marks,
+        lane: int,
+        memory: Buffer,
+        digests: bytes,
+        *,
+        threads: int,
+        nice: int,
+    ) -> None: ...
+    def advance(self, seconds: float) -> Advance: ...
+
+# FlashLoad (csrc/bulk_read.hpp)
+
+class BulkProgress:
+    """Bytes that arrived so far, and a way to stop; may be used from any thread."""
+
+    def __init__(self) -> None: ...
+    @property
+    def done(self) -> int: ...
+    def cancel(self) -> None: ...
+
+class BulkError(Exception):
+    """(file index, file offset, message): a read failed, or the file ended before the extent did."""
+
+class BulkCancelled(Exception): ...
+
+def bulk_read(
+    files: list[int],
+    extents: Buffer,
+    memory: Buffer,
+    *,
+    threads: int,
+    direct: bool,
+    digest_chunk: int,
+    progress: BulkProgress,
+    nice: int,
+) -> bytes:
+    """Read extents of files into memory with preadv, each byte once, no copy of ours on the buffered path.
+
+    `extents` is an array of 4 native u64 per extent: file index, file offset, memory offset, length; sorted by memory
+    offset, not overlapping. Bytes of memory between extents are set to zero. `direct`: the descriptors were opened
+    O_DIRECT; unaligned ends go through an aligned scratch buffer. Returns the digest table (8 bytes per `digest_chunk`
+    of memory, computed by the thread that read it while it is in cache), or b"" when digest_chunk is 0.
+
+    Raises BulkError, BulkCancelled, ValueError for extents that are unsorted, overlap or leave the memory."""
+
+SERVE_LIMIT: Final[int]
+"""MAX_PULL of wire/frames.py, as compiled in; a test compares them."""

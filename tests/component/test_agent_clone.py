@@ -12,7 +12,7 @@ import pytest
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Peer, Place
+from flashboot_agent.wire.control import Lane, Peer, Place
 from tests.component.agents import ARENA, EXPECTED, IDENTITY, MIB, Cluster, Node, eventually, wanted
 from tests.component.proxy import ChunkProxy
 
@@ -59,7 +59,7 @@ def seed(node: Node, data: bytes = DATA) -> str:
 
 def clone(node: Node, *parents: Peer, **facts: Any) -> str:
     uid = node.publish()
-    node.want(wanted("clone", parents=list(parents), pods=[uid], **facts))
+    node.want(wanted("clone", lanes=[Lane(parents=list(parents))], pods=[uid], **facts))
     return uid
 
 
@@ -204,7 +204,7 @@ def test_another_identity_or_digest_is_refused_before_the_first_byte(
     with b.engine(uid) as engine:
         coming, _ = engine.until(attach.Coming)
         assert "every parent" in coming.note
-    b.want(wanted("clone", parents=[a.peer], pods=[uid], identity=digest_of(IDENTITY), digest=DIGEST))
+    b.want(wanted("clone", lanes=[Lane(parents=[a.peer])], pods=[uid], identity=digest_of(IDENTITY), digest=DIGEST))
     assert b.until_sealed().problem is None  # put right, it goes on by itself
 
 
@@ -218,7 +218,7 @@ def test_a_clone_beyond_the_budget_says_so_and_goes_on_once_there_is_room(nodes:
     with c.engine(other) as engine:
         os.close(engine.allocate(48 * MIB))
         uid = c.publish()
-        c.want(hog, wanted("clone", parents=[a.peer], pods=[uid]))
+        c.want(hog, wanted("clone", lanes=[Lane(parents=[a.peer])], pods=[uid]))
         arena = c.until_arena(lambda arena: arena.problem, "problem")
         assert arena.problem is not None
         assert arena.problem.reason == "InsufficientMemory"
@@ -266,7 +266,7 @@ def test_a_pod_that_goes_in_the_middle_of_a_clone_ends_it_when_the_operator_is_a
     with proxy_to(a) as (proxy, way):
         proxy.inject("stall", 9 * MIB)
         uid = b.publish()
-        b.want(wanted("clone", parents=[way], pods=[uid]), ttl=1)
+        b.want(wanted("clone", lanes=[Lane(parents=[way])], pods=[uid]), ttl=1)
         proxy.wait_for("stall")
         eventually(b.arena, "filling")
         b.unpublish(uid)
@@ -280,7 +280,7 @@ def test_a_parent_taken_from_the_list_is_left_for_the_next(nodes: Nodes) -> None
         stalled.inject("stall", 3 * MIB)
         uid = clone(b, slow)
         stalled.wait_for("stall")
-        b.want(wanted("clone", parents=[fast], pods=[uid]))
+        b.want(wanted("clone", lanes=[Lane(parents=[fast])], pods=[uid]))
         arena = b.until_sealed()
         assert arena.bytes_in == len(DATA)
     assert attached_bytes(b, uid) == DATA

@@ -28,7 +28,7 @@ def test_nothing_is_resident_one_pod_seeds_and_the_others_wait() -> None:
     told = wanted(owner(), world(pods, [agent(f"n{i}", pods=[seen(f"p{i}")]) for i in (1, 2, 3)]))
     assert roles(told) == {"n1": "clone", "n2": "seed", "n3": "clone"}, "the oldest seeds"
     assert told["n2"].seed_pod == uid("p2")
-    assert all(not w.parents for w in told.values())
+    assert all(not w.lanes[0].parents for w in told.values())
 
 
 def test_a_pod_whose_volume_is_not_published_cannot_seed() -> None:
@@ -66,8 +66,8 @@ def test_a_sealed_arena_is_held_and_feeds_a_chain() -> None:
     ]
     told = wanted(owner(), world(pods, agents))
     assert roles(told) == {"n1": "hold", "n2": "clone", "n3": "clone"}
-    assert [p.node for p in told["n2"].parents] == ["n1"]
-    assert [p.node for p in told["n3"].parents] == ["n2", "n1"], "below the other, the source as a last resort"
+    assert [p.node for p in told["n2"].lanes[0].parents] == ["n1"]
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n2", "n1"], "below the other, the source as a last resort"
     assert {w.digest for w in told.values()} == {DIGEST}
 
 
@@ -105,7 +105,7 @@ def test_a_silent_source_does_not_make_anybody_seed() -> None:
     agents = [agent("n1", arenas=[arena()], fresh=False, silent_s=8), agent("n2", pods=[seen("p2")])]
     told = wanted(owner(), world([pod("p2", "n2")], agents))
     assert roles(told) == {"n1": "hold", "n2": "clone"}
-    assert told["n2"].parents == [], "nobody answers yet whom it could pull from"
+    assert told["n2"].lanes[0].parents == [], "nobody answers yet whom it could pull from"
 
 
 def test_a_silent_source_gives_way_to_one_that_answers() -> None:
@@ -127,7 +127,7 @@ def test_a_live_parent_is_kept_though_another_would_be_chosen_now() -> None:
         agent("n3", pods=[seen("p3")], arenas=[arena("filling", watermark=100, parent="n1")]),
     ]
     told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].parents] == ["n1"]
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"]
 
 
 def test_an_accused_parent_is_replaced() -> None:
@@ -143,8 +143,8 @@ def test_an_accused_parent_is_replaced() -> None:
         ),
     ]
     told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].parents] == ["n1"], "it takes the place of its parent"
-    assert [p.node for p in told["n2"].parents] == ["n3", "n1"], "which goes to the tail"
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"], "it takes the place of its parent"
+    assert [p.node for p in told["n2"].lanes[0].parents] == ["n3", "n1"], "which goes to the tail"
 
 
 def test_a_node_that_cannot_allocate_does_not_keep_the_slot() -> None:
@@ -157,8 +157,8 @@ def test_a_node_that_cannot_allocate_does_not_keep_the_slot() -> None:
         agent("n3", pods=[seen("p3")]),
     ]
     told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].parents] == ["n1"]
-    assert told["n2"].parents, "it may go on as soon as it can"
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"]
+    assert told["n2"].lanes[0].parents, "it may go on as soon as it can"
 
 
 def test_a_gpu_and_a_cpu_node_never_share_an_arena() -> None:
@@ -176,7 +176,7 @@ def test_a_late_pod_that_never_allocated_frees_its_slot() -> None:
     pods = [pod(f"p{i}", f"n{i}", at=i) for i in (1, 2, 3)]
     agents = [agent("n1", arenas=[first]), agent("n2", pods=[old]), agent("n3", pods=[seen("p3")])]
     told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].parents] == ["n1"]
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"]
 
 
 def test_a_change_of_replicas_changes_no_identity() -> None:

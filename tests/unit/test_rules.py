@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flashboot_agent.node.arena import STEPS, require_step
 from flashboot_agent.node.rules import Held, answer, arena_of, clones, keeps
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import ArenaState, Desired, Peer, Place, Role, WantedArena
+from flashboot_agent.wire.control import ArenaState, Desired, Lane, Peer, Place, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 
 A, B = "arena-" + "a" * 32, "arena-" + "b" * 32
@@ -96,7 +96,7 @@ def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> Non
     [
         (None, None, "coming", "not named an arena"),
         (wants("clone"), None, "coming", "waits for a parent"),
-        (wants("clone", parents=[Peer(node="n2", address="1.2.3.4:9441")]), None, "coming", "begins"),
+        (wants("clone", lanes=[Lane(parents=[Peer(node="n2", address="1.2.3.4:9441")])]), None, "coming", "begins"),
         (wants("clone"), "filling", "coming", "under way"),
         (wants("hold"), None, "coming", "hold"),
         (wants("seed", seed_pod=POD), None, "seed", ""),

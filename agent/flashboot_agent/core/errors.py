@@ -14,7 +14,9 @@ FlashBootError                      reason, message; becomes a Problem on every 
     ├── NotReady                    the arena is not there yet
     ├── InsufficientMemory          the node's budget is used up
     ├── ParentUnreachable           no connection, or it broke
+    ├── PeerRefused                 its certificate is not what it must be
     ├── TornFrame                   the peer's bytes make no frame
+    ├── ImageDamaged                an arena image on disk can't be believed
     ├── DigestMismatch              a chunk differs from its digest
     ├── DeadlineExceeded            a wait ran out; says on whom
     ├── CloneFailed                 every parent failed; says why each
@@ -103,8 +105,16 @@ class ParentUnreachable(Retryable):
     reason = "ParentUnreachable"
 
 
+class PeerRefused(Retryable):
+    reason = "PeerRefused"
+
+
 class TornFrame(Retryable):
     reason = "TornFrame"
+
+
+class ImageDamaged(Retryable):
+    reason = "ImageDamaged"
 
 
 class DigestMismatch(Retryable):

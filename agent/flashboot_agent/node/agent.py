@@ -164,7 +164,7 @@ class Agent:
                     notify=node.board.changed,
                     done=self._metrics.cloned,
                 )
-                log.info("clone started", arena=name, parents=[parent.node for parent in wanted.parents])
+                log.info("clone started", arena=name, parents=[parent.node for parent in wanted.lanes[0].parents])
                 clone.start()
 
     def _drop(self, name: str, seen: ArenaState | None, why: str) -> None:

@@ -139,7 +139,7 @@ class Clone:
         while True:
             wanted, revision = self._wait_for_parents()
             failures: dict[str, FlashBootError] = {}
-            for parent in wanted.parents:
+            for parent in wanted.lanes[0].parents:
                 try:
                     self._clone_from(parent)
                     return
@@ -182,7 +182,7 @@ class Clone:
 
     def _wait_for_parents(self) -> tuple[WantedArena, int]:
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled or bool(self._wanted.parents))
+            self._changed.wait_for(lambda: self._cancelled or bool(self._wanted.lanes[0].parents))
             wanted, revision = self._wanted, self._revision
         self._raise_if_cancelled()
         return wanted, revision
@@ -282,7 +282,7 @@ class Clone:
 
     def _unlisted(self) -> bool:
         """The operator listed other parents since. An empty list takes nothing away from a clone that runs."""
-        parents = self._wanted.parents
+        parents = self._wanted.lanes[0].parents
         return self._parent is not None and bool(parents) and self._parent not in parents
 
     def _raise_if_cancelled(self) -> None:

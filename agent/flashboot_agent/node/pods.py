@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,7 +18,7 @@ from flashboot_agent.logs import Log
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.desired import write_atomically
 from flashboot_agent.wire.base import ArenaId, Time, Uid, WireModel, now
-from flashboot_agent.wire.control import ObservedPod, PodPhase, Problem
+from flashboot_agent.wire.control import ObservedPod, PodPhase, Problem, Way
 from flashboot_agent.wire.door import PublishedPod
 
 log = Log(__name__)
@@ -32,7 +32,7 @@ class Told(WireModel):
     arena: ArenaId | None = None
     hello_at: Time | None = None
     attached_at: Time | None = None
-    way: Literal["seed", "clone"] | None = None
+    way: Way | None = None
     problem: Problem | None = None
 
 
@@ -120,7 +120,7 @@ class PodTable:
         if pod.told.hello_at is None:
             self._tell(pod, hello_at=at)
 
-    def attached(self, pod: Pod, arena: str, way: Literal["seed", "clone"]) -> None:
+    def attached(self, pod: Pod, arena: str, way: Way) -> None:
         pod.phase = "attached"
         again = pod.told.arena == arena and pod.told.attached_at is not None
         self._tell(pod, arena=arena, way=way, problem=None, attached_at=pod.told.attached_at if again else now())

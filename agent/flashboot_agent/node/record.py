@@ -23,7 +23,7 @@ from pydantic import ConfigDict, ValidationError
 from flashboot_agent.core import digest
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
-from flashboot_agent.wire.control import ArenaState, Place
+from flashboot_agent.wire.control import ArenaState, Place, Way
 
 MAGIC: Final = b"FBRECRD1"
 COUNTERS: Final = 64
@@ -57,7 +57,7 @@ class ArenaRecord(WireModel):
     model_replica_uid: Uid
     expected_identity: Digest
     place: Place = Place()
-    way: Literal["seed", "clone"]
+    way: Way
     state: ArenaState
     bytes: int
     seed_pod: Uid | None = None

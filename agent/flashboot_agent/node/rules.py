@@ -89,4 +89,4 @@ def _waits_for(wanted: WantedArena | None, state: ArenaState | None) -> str:
         return f"pod {wanted.seed_pod} was elected to load the checkpoint"
     if wanted.role == "hold":
         return "the operator asks this node to hold the arena, and it is not here"
-    return "a clone begins" if wanted.parents else "a clone waits for a parent"
+    return "a clone begins" if wanted.lanes[0].parents else "a clone waits for a parent"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final, Literal
+from typing import Final
 
 from flashboot_agent.core import digest
 from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, UnknownArena
@@ -18,7 +18,7 @@ from flashboot_agent.node.board import Board
 from flashboot_agent.node.record import ArenaRecord, Counter, RecordDamaged, RecordFile
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
 from flashboot_agent.wire.base import Uid, now
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.control import WantedArena, Way
 
 log = Log(__name__)
 
@@ -80,7 +80,7 @@ class ArenaStore(ArenaCatalog):
             return list(self._arenas.values())
 
     def allocate(
-        self, wanted: WantedArena, nbytes: int, way: Literal["seed", "clone"], *, seed_pod: Uid | None = None
+        self, wanted: WantedArena, nbytes: int, way: Way, *, seed_pod: Uid | None = None
     ) -> Arena:
         """Memory for a new arena, all pages present. Waits while one of this name is still being freed.
 

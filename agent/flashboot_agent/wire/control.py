@@ -7,13 +7,16 @@ repeated message changes nothing.
     PUT  /v1/desired                              body: Desired   → 200 Accepted | 409 Problem(StaleEpoch)
     GET  /v1/observed?after=N&waitSeconds=25      → 200 Observed, as soon as counter > N, or unchanged at the deadline
     GET  /v1/arenas/{arena}                       → 200 ObservedArena | 404 Problem(UnknownArena)
+    GET  /v1/certificate                          → 200 CertificateRequest   (wire/trust.py)
+    PUT  /v1/certificate                          body: Certificate → 200 | 400 Problem(BadRequest)
 
-Both GETs answer 503 Problem(NotReady) from an agent that has just started, until it has asked its holder what is there.
+The GETs of states answer 503 Problem(NotReady) from an agent that has just started, until it has asked its holder what
+is there.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -23,15 +26,19 @@ Role = Literal["seed", "clone", "hold"]
 """What a node shall do about an arena that it does not hold yet.
 
 seed: the pod `seed_pod` loads the checkpoint and commits; every other pod of this arena waits.
-clone: allocate once one of `pods` is published by the door, then pull from `parents[0]`, and on failure from the next
-       one; an empty list means "be ready and wait for a parent" (or for a seed elsewhere).
+clone: allocate once one of `pods` is published by the door, then pull each lane from its `parents[0]`, and on failure
+       from the next one; an empty list means "be ready and wait for a parent" (or for a seed elsewhere).
 hold: never start anything; keep the arena if it is resident (the last source of an identity, between two pods).
 A resident (sealed) arena is kept under every role.
 """
 
+Way = Literal["seed", "clone", "load"]
+"""How an arena came to be; load: FlashLoad from an arena image on this node."""
+
 ArenaState = Literal["allocated", "seeding", "filling", "sealed"]
 """allocated: memory is there, no byte yet; with `bytes` 0 a clone that has not learned its size from a parent yet.
-seeding: an engine writes it. filling: a clone runs. sealed: resident."""
+seeding: an engine writes it. filling: a clone or a load runs. sealed:
+resident."""
 
 
 class Place(WireModel):
@@ -54,6 +61,16 @@ class Peer(WireModel):
     address: Address
 
 
+class Lane(WireModel):
+    """What this node does for one lane of an arena: a contiguous byte range (core/lanes.py) with a tree of its own."""
+
+    parents: Annotated[list[Peer], Field(max_length=16)] = []
+    """The parent, then whom the agent may try by itself when that one fails: grandparent, best free peer, source."""
+
+
+MAX_LANES: Final = 16
+
+
 class WantedArena(WireModel):
     """One arena that the operator wants on this node."""
 
@@ -69,7 +86,13 @@ class WantedArena(WireModel):
     place: Place = Place()
     role: Role
     seed_pod: Uid | None = None
-    parents: Annotated[list[Peer], Field(max_length=16)] = []
+    lanes: Annotated[list[Lane], Field(min_length=1, max_length=MAX_LANES)] = [Lane()]
+    """Their number stays the same for the life of an arena. An agent whose filling arena has another number of lanes
+    keeps its own number, and takes the parents of lane i modulo the length of this list."""
+    request_bytes: Annotated[int, Field(ge=65536, le=4 << 20, multiple_of=4096)] = 1 << 20
+    """Bytes of one ranged request (the chunk rule of the planner)."""
+    egress_bytes_per_second: Annotated[int | None, Field(ge=1 << 20)] = None
+    """Most bytes a second that this node sends of this arena to all its children together; None: no cap."""
     pods: Annotated[list[Uid], Field(max_length=256)] = []
 
 
@@ -111,7 +134,9 @@ ProblemReason = Literal[
     "CloneFailed",
     "DigestMismatch",
     "ParentUnreachable",
+    "PeerRefused",
     "TornFrame",
+    "ImageDamaged",
     "Timeout",
     "Internal",
 ]
@@ -144,7 +169,7 @@ class ObservedPod(WireModel):
     hello_at: Time | None = None
     """When the engine first asked to attach."""
     attached_at: Time | None = None
-    way: Literal["seed", "clone"] | None = None
+    way: Way | None = None
     problem: Problem | None = None
     """The present trouble of this pod, gone when it is put right."""
 
@@ -157,6 +182,24 @@ class Accusation(WireModel):
     at: Time
 
 
+class ObservedLane(WireModel):
+    """One lane of an arena here."""
+
+    watermark: int
+    """Bytes of the lane that are verified, counted from its start."""
+    parent: Name | None = None
+    starved: bool = False
+    """The parent answers, and has no byte that we lack: our pace is its pace, and no word against it."""
+
+
+class Path(WireModel):
+    """Bytes that came from one peer, and how. What a retry fetched again counts again."""
+
+    node: Name
+    transport: Text
+    bytes_in: int
+
+
 class ObservedArena(WireModel):
     arena: ArenaId
     namespace: Name
@@ -165,13 +208,15 @@ class ObservedArena(WireModel):
     expected_identity: Digest
     place: Place = Place()
     state: ArenaState
-    way: Literal["seed", "clone"]
+    way: Way
     bytes: int
     watermark: int
-    """Leading bytes that are valid and verified."""
+    """Bytes that are verified, over all lanes; `bytes` once it is sealed."""
+    lanes: Annotated[list[ObservedLane], Field(max_length=MAX_LANES)] = []
     identity: Digest | None = None
     digest: Digest | None = None
     parent: Name | None = None
+    """Of lane 0."""
     transport: str | None = None
     transport_reason: Text | None = None
     created_at: Time
@@ -180,6 +225,7 @@ class ObservedArena(WireModel):
     sealed_at: Time | None = None
     bytes_in: int = 0
     bytes_out: int = 0
+    paths: Annotated[list[Path], Field(max_length=64)] = []
     refetched_chunks: int = 0
     children: Annotated[list[Name], Field(max_length=256)] = []
     """Nodes that pulled from this arena within the last seconds."""
@@ -216,5 +262,9 @@ class Observed(WireModel):
     """The epoch and revision of the desired state that the agent works on."""
     chunk_address: Address
     memory: HostMemory
+    link_bytes_per_second: int | None = None
+    """Of the way to other nodes, as the node's settings or its network device say; None: nobody says."""
+    certificate_expires_at: Time | None = None
+    """None: the agent has no certificate yet, or runs without TLS."""
     pods: list[ObservedPod] = []
     arenas: list[ObservedArena] = []

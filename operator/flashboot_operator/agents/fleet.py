@@ -82,7 +82,7 @@ class Fleet:
             silent_s=agent.silent_s,
             accused=agent.accused(),
             put_revision=put.revision if put else -1,
-            put_parents={a.arena: a.parents[0].node for a in put.arenas if a.parents} if put else {},
+            put_parents={a.arena: a.lanes[0].parents[0].node for a in put.arenas if a.lanes[0].parents} if put else {},
             put_seeds={a.arena: a.seed_pod for a in put.arenas if a.seed_pod} if put else {},
         )
 

@@ -289,7 +289,7 @@ def _want(
             "place": PLACE,
             "role": role,
             "seed_pod": seed_pod,
-            "parents": parents or [],
+            "lanes": [{"parents": parents or []}],
             "pods": sorted(p.uid for p in there)[:256],
         }
     )

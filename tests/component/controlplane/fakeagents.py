@@ -244,7 +244,7 @@ class FakeAgent:
         if mine.state == "sealed":
             return False
         blamed = list(mine.accusations)
-        for parent in want.parents:
+        for parent in want.lanes[0].parents:
             try:
                 answer = await self._http.get(f"http://{parent.address}/v1/arenas/{want.arena}")
                 theirs = ObservedArena.model_validate_json(answer.content) if answer.status_code == 200 else None
