@@ -6,6 +6,7 @@ agent still knows which arena an attached engine maps before the plug-in has con
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +25,8 @@ from flashboot_agent.wire.door import PublishedPod
 log = Log(__name__)
 
 FILE: Final = "pods.json"
+SAVE_SECONDS: Final = 1.0
+"""Between two writes that nothing urgent asks for."""
 
 
 class Told(WireModel):
@@ -76,6 +79,8 @@ class PodTable:
         self._pods: dict[str, Pod] = {}
         self._before: dict[str, Told] = {}
         """What the last agent knew; moves into `_pods` as the pods are seen."""
+        self._unsaved = False
+        self._saved_at = 0.0
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(list(self._pods.values()))
@@ -104,7 +109,7 @@ class PodTable:
             log.info("pod published", pod=uid, namespace=pod.meta.namespace, name=pod.meta.name)
         for pod in gone:
             log.info("pod unpublished", pod=pod.uid, namespace=pod.meta.namespace, name=pod.meta.name)
-        if gone:
+        if gone or (self._unsaved and time.monotonic() - self._saved_at >= SAVE_SECONDS):
             self._save()
         if new or gone:
             self._board.changed()
@@ -126,8 +131,11 @@ class PodTable:
         self._tell(pod, arena=arena, way=way, problem=None, attached_at=pod.told.attached_at if again else now())
 
     def trouble(self, pod: Pod, problem: Problem | None) -> None:
+        """On disk by a later `update`: a plug-in that complains without end must not make one write a complaint."""
         if pod.told.problem != problem:
-            self._tell(pod, problem=problem)
+            pod.told = pod.told.model_copy(update={"problem": problem})
+            self._unsaved = True
+            self._board.changed()
 
     def _tell(self, pod: Pod, **facts: object) -> None:
         pod.told = pod.told.model_copy(update=facts)
@@ -136,6 +144,7 @@ class PodTable:
         self._board.changed()
 
     def _save(self) -> None:
+        self._unsaved, self._saved_at = False, time.monotonic()
         write_atomically(self._path, _FILE.dump_json({uid: pod.told for uid, pod in self._pods.items()}, by_alias=True))
 
 
