@@ -27,7 +27,7 @@ def _head(layout: bytes) -> tuple[dict[str, str], object]:
     try:
         document = json.loads(layout)
         identity = document["identity"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRequest(f"the layout document has no identity: {error!r}") from error
     if not isinstance(identity, dict) or not all(isinstance(value, str) for value in identity.values()):
         raise BadRequest("the layout document's identity is not a map of strings")
