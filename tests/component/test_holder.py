@@ -105,6 +105,7 @@ def test_it_serves_others_during_a_long_create_and_undoes_one_whose_client_goes(
         b'{"op": "create", "arena": "arena-11111111111111111111111111111111", "bytes": 1, "pages": "vast"}',
         b'{"op": "put", "arena": "arena-11111111111111111111111111111111", "bytes": 1}',
         b'{"op": "' + b"x" * 100000,
+        b"[" * 60000,
     ],
 )
 def test_nonsense_is_refused_and_changes_nothing(client: HolderClient, request_: bytes) -> None:

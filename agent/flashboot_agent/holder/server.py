@@ -178,7 +178,7 @@ class HolderServer:
 def _parse(data: bytes) -> Message:
     try:
         message = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ShelfError(protocol.BAD_REQUEST, f"not JSON: {error}") from error
     if not isinstance(message, dict):
         raise ShelfError(protocol.BAD_REQUEST, "not a JSON object")
