@@ -1,4 +1,4 @@
-"""The two Python environments: `dev` (tests, lint, operator, agent) and `engine` (SGLang on a CPU).
+"""The Python environments: `dev` (tests, lint, operator, agent), `engine` (SGLang on a CPU), `bench` (other loaders).
 
 Made by a hash-pinned uv from hash-pinned requirement files. They are moved to their final place after they were made,
 so scripts in their `bin` find their interpreter by relative path (`--relocatable`), and callers use `python -m`.
@@ -60,6 +60,18 @@ def ensure_engine(cache: Cache) -> Path:
                 shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
     return cache.entry("python-engine", [base, full, bare, ENGINE_STUB, _COMPILE], build, keep=2) / "bin" / "python"
+
+
+def ensure_bench(cache: Cache) -> Path:
+    """The Python of the benchmarks' peers: torch and the loaders that FlashBoot is measured beside."""
+    full, bare = REQUIREMENTS / "bench-peers.txt", REQUIREMENTS / "bench-peers-nodeps.txt"
+    base = system.python311()
+
+    def build(into: Path) -> None:
+        steps = [["--require-hashes", "-r", str(full)], ["--no-deps", "--require-hashes", "-r", str(bare)]]
+        _install(cache, into, base, steps)
+
+    return cache.entry("python-bench", [base, full, bare], build, keep=1) / "bin" / "python"
 
 
 def _install(cache: Cache, into: Path, base: str, steps: list[list[str]]) -> None:
