@@ -7,7 +7,6 @@ operator is away. Loop side only; the snapshot is immutable.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from flashboot_agent.core.errors import StaleEpoch, WrongNode
+from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.wire.base import Time, WireModel, now
 from flashboot_agent.wire.control import Accepted, Desired
@@ -90,17 +90,6 @@ class DesiredState:
 
     def _save(self, kept: Kept) -> None:
         write_atomically(self._path, kept.to_json())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """All of it or what was there before."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    with open(fresh, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def error_text(error: ValidationError) -> str:

@@ -15,9 +15,9 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.node.board import Board
-from flashboot_agent.node.desired import write_atomically
 from flashboot_agent.wire.base import ArenaId, Time, Uid, WireModel, now
 from flashboot_agent.wire.control import ObservedPod, PodPhase, Problem, Way
 from flashboot_agent.wire.door import PublishedPod

@@ -1,0 +1,18 @@
+"""A small file that is whole, or as it was before. Standard library only, and beside the layers: many parts keep one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """All of it or what was there before, on disk when this returns. Makes the folder (0700). Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)  # left by a crash: its mode may be another
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
