@@ -1,20 +1,19 @@
-"""What happens on every node right now: one long poll per agent, so that a clone of a second is seen in motion."""
+"""What happens on every node right now, as the operator hears it, looked at often enough to see a clone in motion."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
-from kit.agents import agents
+from kit.agents import Operators, agents
 from kit.apiserver import ApiServer
 from kit.errors import KitError
 from kit.kubectl import Kubectl
 
-WAIT_SECONDS = 2
-RETRY_SECONDS = 0.5
+EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,47 +33,37 @@ class NodeView:
 
 
 class Watch:
-    """Follows all agents in threads until closed; `views` is always the newest word of each."""
+    """Asks in a thread until closed; `views` is always the newest word of each node."""
 
     def __init__(self, kubectl: Kubectl, api: ApiServer, namespace: str, name: str) -> None:
-        self._kubectl = kubectl
-        self._api = api
+        self._operators = Operators(kubectl, api)
         self._namespace = namespace
         self._name = name
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._views = {node: NodeView(node) for node in agents(kubectl)}
-        self._threads = [threading.Thread(target=self._follow, args=(node,), daemon=True) for node in self._views]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
 
     def views(self) -> list[NodeView]:
         with self._lock:
             return [self._views[node] for node in sorted(self._views)]
 
     def close(self) -> None:
-        """Ends within one long poll."""
+        """Ends within one question's deadline."""
         self._over.set()
-        for thread in self._threads:
-            thread.join(WAIT_SECONDS + 15)
+        self._thread.join(15)
 
-    def _follow(self, node: str) -> None:
-        agent = None
-        after = -1
-        while not self._over.is_set():
+    def _follow(self) -> None:
+        while not self._over.wait(EVERY_SECONDS):
             try:
-                agent = agent or agents(self._kubectl).get(node)
-                if agent is None:
-                    raise KitError(f"no agent runs on {node}")
-                seen = agent.observed(self._api, after=after, wait_seconds=WAIT_SECONDS)
-                after = seen.counter
-                view = self._view(node, seen)
-            except KitError as trouble:
-                agent, after = None, -1
-                view = NodeView(node, trouble=str(trouble))
-                self._over.wait(RETRY_SECONDS)
+                seen = self._operators.observed()
+                trouble = "its agent does not answer the operator"
+            except KitError as error:
+                seen, trouble = {}, str(error)
             with self._lock:
-                self._views[node] = view
+                silent = {node: replace(view, trouble=trouble) for node, view in self._views.items()}
+                self._views = silent | {node: self._view(node, state) for node, state in seen.items()}
 
     def _view(self, node: str, seen: Observed) -> NodeView:
         def ours(item: ObservedArena | ObservedPod) -> bool:

@@ -69,6 +69,14 @@ class Report:
             *chain(self.replicas),
             "```",
             "",
+            "## Bytes by path",
+            "",
+            "Every link that carried weights; 1.000 means that the arena crossed it once, and nothing twice.",
+            "",
+            "| from | to | how | bytes | arenas |",
+            "|---|---|---|---|---|",
+            *links(self.replicas),
+            "",
             "## Replicas",
             "",
             "Seconds since the pod was bound to its node (Kubernetes keeps whole seconds for bound and Ready).",
@@ -121,6 +129,20 @@ def row(replica: Replica) -> str:
         else ""
     )
     return f"| {replica.pod} | {replica.node} | {replica.path} | {' | '.join(cells)} | {rate} |"
+
+
+def links(replicas: Sequence[Replica]) -> list[str]:
+    """A line per link, and a last one with what each arena received in all."""
+    lines = [
+        f"| {path.node} | {replica.node} | {path.transport} | {path.bytes_in} | {path.bytes_in / replica.bytes:.3f} |"
+        for replica in replicas
+        for path in sorted(replica.paths, key=lambda path: path.node)
+    ]
+    received = sum(path.bytes_in for replica in replicas for path in replica.paths)
+    wanted = sum(replica.bytes for replica in replicas if replica.path == "clone")
+    if wanted:
+        lines.append(f"| all | all clones | | {received} | {received / wanted:.3f} of what they hold |")
+    return lines
 
 
 def chain(replicas: Sequence[Replica]) -> list[str]:

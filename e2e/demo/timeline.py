@@ -9,6 +9,7 @@ from typing import Any
 
 from demo.live import NodeView
 from flashboot_agent.wire.base import rfc3339
+from flashboot_agent.wire.control import Path
 from kit.errors import KitError
 
 
@@ -34,6 +35,8 @@ class Replica:
     transport: str | None
     transport_reason: str | None
     refetched_chunks: int
+    paths: Sequence[Path] = ()
+    """Bytes that came from each peer, and how."""
 
     @property
     def early(self) -> bool:
@@ -52,6 +55,7 @@ class Replica:
             "node": self.node,
             **{name: rfc3339(getattr(self, name)) for name in times},
             **{name: getattr(self, name) for name in others},
+            "paths": [path.model_dump(by_alias=True) for path in self.paths],
             "sealed_before_asked": self.early,
             "clone_seconds": round(self.clone_seconds, 3),
         }
@@ -99,6 +103,7 @@ def replicas(pods: Sequence[dict[str, Any]], views: Sequence[NodeView]) -> list[
                 transport=arena.transport,
                 transport_reason=arena.transport_reason,
                 refetched_chunks=arena.refetched_chunks,
+                paths=arena.paths,
                 **known,
             )
         )

@@ -1,15 +1,19 @@
-"""The agents of a cluster and what they observe, read by their own HTTP interface (wire/control.py)."""
+"""The agents of a cluster, and what they observe. Agents answer nobody but the operator, so the operator is asked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flashboot_agent.wire.control import Observed, ObservedArena
 from kit.apiserver import ApiServer
+from kit.errors import KitError
 from kit.kubectl import Kubectl
 
 SYSTEM = "flashboot-system"
-CONTROL_PORT = 9440
+OPERATOR_PORT = 9442
+SILENT_SECONDS = 0.5
+"""An agent that has been silent for longer counts as one that can't be asked; its long poll may just be under way."""
 
 
 @dataclass(frozen=True)
@@ -20,27 +24,47 @@ class Agent:
     pod: str
     uid: str
 
-    def observed(self, api: ApiServer, *, after: int = -1, wait_seconds: int = 0) -> Observed:
-        """All that the node knows; with `after`, as soon as its counter is above it, or at the deadline."""
-        path = f"/v1/observed?after={after}&waitSeconds={wait_seconds}" if after >= 0 else "/v1/observed"
-        answer = api.pod(SYSTEM, self.pod, CONTROL_PORT, path, seconds=10 + wait_seconds)
-        return Observed.model_validate(answer)
-
 
 def agents(kubectl: Kubectl) -> dict[str, Agent]:
     """Node → its agent, for agents that run and are not on their way out."""
-    found = {}
-    for pod in kubectl.items("pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=flashboot-agent"):
-        running = pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        if running:
-            node = pod["spec"]["nodeName"]
-            found[node] = Agent(node, pod["metadata"]["name"], pod["metadata"]["uid"])
-    return found
+    return {
+        pod["spec"]["nodeName"]: Agent(pod["spec"]["nodeName"], pod["metadata"]["name"], pod["metadata"]["uid"])
+        for pod in _running(kubectl, "flashboot-agent")
+    }
 
 
 def observed(kubectl: Kubectl, api: ApiServer) -> dict[str, Observed]:
-    """Node → what its agent observes now."""
-    return {node: agent.observed(api) for node, agent in agents(kubectl).items()}
+    """Node → what its agent said last, for agents that answer the operator now.
+
+    Raises KitError when there is no operator to ask."""
+    return Operators(kubectl, api).observed()
+
+
+class Operators:
+    """Asks the operator again and again, and looks for its pod anew only when it does not answer. For one thread."""
+
+    def __init__(self, kubectl: Kubectl, api: ApiServer) -> None:
+        self._kubectl = kubectl
+        self._api = api
+        self._pod: str | None = None
+
+    def observed(self) -> dict[str, Observed]:
+        """As the function of this name."""
+        if self._pod is None:
+            pods = _running(self._kubectl, "flashboot-operator")
+            if not pods:
+                raise KitError("no operator runs that could be asked about the agents")
+            self._pod = pods[0]["metadata"]["name"]
+        try:
+            answer = self._api.pod(SYSTEM, self._pod, OPERATOR_PORT, "/v1/nodes")
+        except KitError:
+            self._pod = None
+            raise
+        return {
+            item["node"]: Observed.model_validate(item["observed"])
+            for item in answer["items"]
+            if item["silentSeconds"] <= SILENT_SECONDS
+        }
 
 
 def arenas_of(seen: dict[str, Observed], model_replica_uid: str) -> dict[str, ObservedArena]:
@@ -51,3 +75,8 @@ def arenas_of(seen: dict[str, Observed], model_replica_uid: str) -> dict[str, Ob
         for arena in state.arenas
         if arena.model_replica_uid == model_replica_uid
     }
+
+
+def _running(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
+    pods = kubectl.items("pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={name}")
+    return [p for p in pods if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]]

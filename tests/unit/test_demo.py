@@ -11,13 +11,14 @@ import pytest
 
 from demo.checks import checks, token_differences
 from demo.live import NodeView
-from demo.report import Report, chain
+from demo.report import Report, chain, links
 from demo.screen import Screen, line
 from demo.settings import Settings
 from demo.stages import Progress
 from demo.timeline import Replica, replicas
 from flashboot_agent.wire.base import rfc3339
 from flashboot_agent.wire.control import ObservedArena, ObservedPod
+from flashboot_agent.wire.control import Path as BytePath
 from kit.engines import Answer, first_difference
 from kit.errors import KitError
 
@@ -71,6 +72,16 @@ def replica(number: int, **changes: Any) -> Replica:
 def four() -> list[Replica]:
     seed = replica(1, path="seed", parent=None, transport=None, clone_done=at(30), asked_to_attach=at(20))
     return [seed, replica(2), replica(3), replica(4, bytes_out=0)]
+
+
+def test_the_report_tells_every_link_and_what_all_clones_received_together() -> None:
+    from_source = BytePath(node="n1", transport="tcp", bytes_in=BYTES)
+    two = [BytePath(node="n2", transport="tcp", bytes_in=BYTES // 2), BytePath(node="n1", transport="tcp", bytes_in=0)]
+    lines = links([replica(1, path="seed"), replica(2, paths=[from_source]), replica(3, paths=two)])
+    assert lines[0] == f"| n1 | n2 | tcp | {BYTES} | 1.000 |"
+    assert lines[1:3] == ["| n1 | n3 | tcp | 0 | 0.000 |", f"| n2 | n3 | tcp | {BYTES // 2} | 0.500 |"]
+    assert lines[3] == f"| all | all clones | | {BYTES * 3 // 2} | 0.750 of what they hold |"
+    assert links([replica(1, path="seed")]) == []
 
 
 def test_a_replica_is_put_together_from_both_sides() -> None:

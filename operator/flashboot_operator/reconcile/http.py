@@ -1,4 +1,5 @@
-"""The operator's HTTP server: /healthz, /readyz, /metrics, and the live view /v1/modelreplicas/{namespace}/{name}."""
+"""The operator's HTTP server: /healthz, /readyz, /metrics, and the live views: /v1/modelreplicas/{namespace}/{name} for one
+ModelReplica, /v1/nodes for the last word of every agent (which answers nobody but the operator)."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ def application(
     ready: Callable[[], tuple[bool, Object]],
     view: Callable[[str, str], Object | None],
     names: Callable[[], list[Object]],
+    nodes: Callable[[], list[Object]],
     registry: CollectorRegistry,
 ) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
@@ -40,12 +42,16 @@ def application(
     async def every(_: web.Request) -> web.Response:
         return web.json_response({"items": names()})
 
+    async def agents(_: web.Request) -> web.Response:
+        return web.json_response({"items": nodes()})
+
     app = web.Application()
     app.add_routes(
         [
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/metrics", metrics),
+            web.get("/v1/nodes", agents),
             web.get("/v1/modelreplicas", every),
             web.get("/v1/modelreplicas/{namespace}/{name}", one),
         ]

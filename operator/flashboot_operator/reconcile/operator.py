@@ -26,7 +26,7 @@ from flashboot_operator.reconcile.http import Object, application, serve
 from flashboot_operator.reconcile.metrics import registry_of
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects
-from flashboot_operator.reconcile.view import view
+from flashboot_operator.reconcile.view import nodes_view, view
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +152,7 @@ class Operator:
             ready=self._ready,
             view=self._view,
             names=lambda: [{"namespace": ns, "name": name} for ns, name in sorted(self.controller.plans)],
+            nodes=lambda: nodes_view(self.fleet),
             registry=registry_of(self._numbers, self.fleet.last_seen),
         )
 

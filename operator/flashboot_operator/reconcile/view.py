@@ -1,4 +1,4 @@
-"""The live view: all that is known and decided about one ModelReplica, as plain JSON."""
+"""The live views, as plain JSON: all that is known and decided about one ModelReplica, and what the agents said last."""
 
 from __future__ import annotations
 
@@ -44,6 +44,15 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, st
             for node in sorted(concerned | agents.keys())
         },
     }
+
+
+def nodes_view(fleet: Fleet) -> list[Object]:
+    """The last word of every agent, whole, and for how many seconds it has been silent since."""
+    silent = fleet.last_seen()
+    return [
+        {"node": node, "silentSeconds": round(silent[node], 1), "observed": json.loads(agent.observed.to_json())}
+        for node, agent in sorted(fleet.agents().items())
+    ]
 
 
 def _pod(pod: Pod) -> Object:
