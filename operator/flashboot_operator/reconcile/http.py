@@ -1,5 +1,8 @@
-"""The operator's HTTP server: /healthz, /readyz, /metrics, and the live views: /v1/modelreplicas/{namespace}/{name} for one
-ModelReplica, /v1/nodes for the last word of every agent (which answers nobody but the operator)."""
+"""The operator's HTTP server: /healthz, /readyz, /metrics, and the live views.
+
+/v1/modelreplicas/{namespace}/{name} tells of one ModelReplica; /v1/nodes gives the last word of every agent, since an
+agent answers nobody but the operator.
+"""
 
 from __future__ import annotations
 

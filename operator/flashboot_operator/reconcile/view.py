@@ -1,4 +1,4 @@
-"""The live views, as plain JSON: all that is known and decided about one ModelReplica, and what the agents said last."""
+"""The live views as plain JSON: what is known and decided about one ModelReplica, and what the agents said last."""
 
 from __future__ import annotations
 
