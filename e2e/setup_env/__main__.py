@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from setup_env import controlplane, images, python_envs
+from setup_env import aarch64, controlplane, images, python_envs
 from setup_env.cache import Cache
 from setup_env.errors import SetupError
 from setup_env.paths import BUILD
-from setup_env.system import BUILD_NEEDS, RACK_NEEDS, ensure_packages
+from setup_env.system import BUILD_NEEDS, CHECK_NEEDS, RACK_NEEDS, ensure_packages
 
 
 def _system(cache: Cache) -> Path:
@@ -34,9 +34,16 @@ def _controlplane(cache: Cache) -> Path:
     return folder
 
 
+def _checks(cache: Cache) -> Path:
+    """What the checks of the C++ code need; the path is that of the arm64 sysroot."""
+    ensure_packages(CHECK_NEEDS)
+    return aarch64.ensure_sysroot(cache)
+
+
 _PARTS: dict[str, Callable[[Cache], Path]] = {
     "system": _system,
     "dev": _dev,
+    "native-checks": _checks,
     "engine": python_envs.ensure_engine,
     "bench": python_envs.ensure_bench,
     "controlplane": _controlplane,

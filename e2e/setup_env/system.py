@@ -37,6 +37,16 @@ BUILD_NEEDS = (
     Need("libxxhash-dev", file="/usr/include/xxhash.h"),
     Need("make", program="make"),
 )
+# What `make native-checks` compiles and runs with: sanitizers come with g++, the fuzzer with clang.
+CHECK_NEEDS = (
+    *BUILD_NEEDS,
+    Need("libssl-dev", file="/usr/include/openssl/ssl.h"),
+    Need("libgtest-dev", file="/usr/include/gtest/gtest.h"),
+    Need("clang-14", program="clang++-14"),
+    Need("libclang-rt-14-dev", file="/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"),
+    Need("g++-aarch64-linux-gnu", program="aarch64-linux-gnu-g++"),
+    Need("qemu-user", program="qemu-aarch64"),
+)
 RACK_NEEDS = (
     Need("containerd", program="containerd"),
     Need("runc", program="runc"),
