@@ -1,0 +1,1 @@
+"""What all benchmarks share: workers, paired runs, rows with goals, reports."""
