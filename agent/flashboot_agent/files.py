@@ -1,4 +1,4 @@
-"""A small file that is whole, or as it was before. Standard library only, and beside the layers: many parts keep one."""
+"""A small file that is whole, or as it was before. Standard library only, and beside the layers: many keep one."""
 
 from __future__ import annotations
 

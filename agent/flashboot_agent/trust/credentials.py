@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.core.errors import BadRequest, PeerRefused
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.trust import keys
@@ -97,6 +97,17 @@ class CredentialStore:
                 return None
             return Credentials(self._held.pem, keys.key_pem(self._held.key), self._ca)
 
+    def require(self) -> Credentials:
+        """`current()`. Raises PeerRefused that says what is missing."""
+        found = self.current()
+        if found is not None:
+            return found
+        ended = self._held.certificate.not_valid_after_utc if self._held is not None else None
+        what = (
+            f"the certificate of node {self.node} ended at {ended}" if ended else f"node {self.node} has no certificate"
+        )
+        raise PeerRefused(f"{what}: the operator brings one as soon as it reaches this agent; see the operator's log")
+
     def request(self) -> bytes:
         """A CSR (PEM) for a key that is new, and stays until its certificate is here."""
         with self._lock:
@@ -147,7 +158,7 @@ class CredentialStore:
             with self._lock:
                 self._held = self._checked(kept, self._ca, [key])
                 self._version += 1
-        except (BadRequest, ValueError, TypeError) as error:  # TypeError: a key with a password
+        except (BadRequest, *keys.MALFORMED) as error:
             log.warning(
                 "the kept certificate is of no use; waiting for a new one", path=str(self._path), why=str(error)
             )
@@ -158,7 +169,7 @@ class CredentialStore:
         try:
             certificate = x509.load_pem_x509_certificate(pem)
             names = keys.uris(certificate)
-        except ValueError as error:
+        except keys.MALFORMED as error:
             raise BadRequest(f"not a certificate: {error}") from error
         if agent_uri(self.node) not in names:
             raise BadRequest(f"the certificate is for {names}, this is {agent_uri(self.node)}")
@@ -186,7 +197,7 @@ class CredentialStore:
 def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except keys.MALFORMED as error:
         raise BadRequest(f"not a CA bundle: {error}") from error
 
 

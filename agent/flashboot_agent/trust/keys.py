@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from datetime import datetime, timedelta
+from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -13,6 +16,17 @@ from flashboot_agent.wire.trust import agent_uri
 
 SELF_SIGNED = timedelta(days=3650)
 """It proves nothing anyway (wire/trust.py), so that its end would only be one more thing that can fail."""
+
+MALFORMED: Final = (
+    ValueError,
+    TypeError,  # a key with a password
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""All that the library raises for documents that are not what they should be; it has no base class for them."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -28,8 +42,13 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def agent_names(node: str) -> x509.SubjectAlternativeName:
-    """The URI that peers and the operator check, and the DNS name for clients that check host names."""
-    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(agent_uri(node)), x509.DNSName(node)])
+    """The URI that peers and the operator check, and the node's name for clients that check host names."""
+    host: x509.GeneralName
+    try:
+        host = x509.IPAddress(ipaddress.ip_address(node))  # some clusters name their nodes so
+    except ValueError:
+        host = x509.DNSName(node)
+    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(agent_uri(node)), host])
 
 
 def subject(name: str) -> x509.Name:
@@ -61,9 +80,6 @@ def self_signed(key: ec.EllipticCurvePrivateKey, node: str, at: datetime) -> byt
 
 
 def uris(certificate: x509.Certificate) -> list[str]:
-    """URI SANs. Raises ValueError for a certificate that can't be parsed that far."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
+    """URI SANs. Raises one of MALFORMED, also when it has no SAN at all."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return names.get_values_for_type(x509.UniformResourceIdentifier)
