@@ -18,6 +18,7 @@ WITH_TOOLS = FLASHBOOT_CONTROLPLANE_BIN=$$controlplane FLASHBOOT_HELM=$$controlp
 SOURCES := agent operator e2e tests
 FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
+FUZZ_SECONDS ?= 20
 
 .PHONY: help
 help: ## list the targets
@@ -30,7 +31,7 @@ demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, an
 	PYTHONPATH=.:../agent:../operator exec $$python -m demo
 
 .PHONY: test
-test: lint generated native setup ## everything that CI runs, end-to-end tests last
+test: lint generated native native-checks setup ## everything that CI runs, end-to-end tests last
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
 	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
@@ -65,6 +66,11 @@ native: ## build the C++ module into agent/flashboot_agent, for work on the chec
 	$$python -m cmake -S csrc -B build/native -DPython_EXECUTABLE="$$python" > build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	$$python -m cmake --build build/native --parallel >> build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	cp --remove-destination build/native/_native*.so agent/flashboot_agent/
+
+.PHONY: native-checks
+native-checks: ## the C++ tests plain, under sanitizers and for arm64, and the fuzz targets (ONLY=tsan, FUZZ_SECONDS=20)
+	sysroot=$$($(SETUP) path native-checks); python=$(DEV)
+	PYTHONPATH=e2e $$python -m native_checks --sysroot "$$sysroot" --fuzz-seconds $(FUZZ_SECONDS) $(ONLY:%=--only %)
 
 .PHONY: setup
 setup: ## make all environments, programs and images now
