@@ -159,9 +159,7 @@ class CredentialStore:
                 self._held = self._checked(kept, self._ca, [key])
                 self._version += 1
         except (BadRequest, *keys.MALFORMED) as error:
-            log.warning(
-                "the kept certificate is of no use; waiting for a new one", path=str(self._path), why=str(error)
-            )
+            log.warning("kept certificate of no use, waiting for a new one", path=str(self._path), why=str(error))
             return
         self._tell()
 
