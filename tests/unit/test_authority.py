@@ -95,6 +95,7 @@ def test_other_requests_are_refused(request_: bytes, what: str) -> None:
         AUTHORITY.sign_agent(request_, "node-a", AT, DAY)
 
 
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @given(st.integers(0, 10_000))
 def test_a_request_with_a_flipped_bit_is_refused(bit: int) -> None:
     """Whatever it hits: names, key or signature."""

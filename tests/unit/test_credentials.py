@@ -167,6 +167,7 @@ def test_a_new_ca_counts_at_once_and_one_that_is_gone_takes_its_certificates_alo
 KEPT = ENROLLED.key + ENROLLED.certificate
 
 
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.integers(0, len(KEPT) - 1), st.binary(min_size=1, max_size=4))
 def test_a_damaged_file_never_stops_the_agent(tmp_path: Path, at: int, junk: bytes) -> None:
