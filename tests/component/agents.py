@@ -97,6 +97,8 @@ class Node:
         self.budget = budget
         octets = uuid.uuid4().bytes
         self.ip = f"127.{octets[0] or 1}.{octets[1]}.{octets[2] or 1}"
+        self.prefix: list[str] = []
+        """Words before each command, such as those that enter a network namespace."""
         self.holder: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
         self.log = self.run / "agent.log"
@@ -257,9 +259,8 @@ class Node:
             **env,
         }
         with open(self.run / log, "ab") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, *args], env=environment, stdout=out, stderr=subprocess.STDOUT
-            )
+            command = [*self.prefix, sys.executable, "-m", module, *args]
+            return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
 
 
 class Cluster:
