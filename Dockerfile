@@ -9,7 +9,7 @@ ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE} AS toolchain
 RUN apt-get update \
- && apt-get install -y --no-install-recommends g++ libxxhash-dev \
+ && apt-get install -y --no-install-recommends g++ libssl-dev libxxhash-dev \
  && rm -rf /var/lib/apt/lists/*
 COPY requirements/build.txt /requirements/
 RUN python3 -m venv /opt/build \

@@ -114,6 +114,8 @@ class Marks:
     @property
     def generation(self) -> int:
         """Rises whenever anything here changes; to look for news cheaply."""
+    @property
+    def closed(self) -> bool: ...
     def close(self) -> None:
         """Wake all waiters with MarksClosed; unmap when the last user is gone. Idempotent."""
 
