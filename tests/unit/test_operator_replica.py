@@ -127,7 +127,7 @@ def test_a_live_parent_is_kept_though_another_would_be_chosen_now() -> None:
         agent("n3", pods=[seen("p3")], arenas=[arena("filling", watermark=100, parent="n1")]),
     ]
     told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"]
+    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1", "n2"], "the other one is what it may fall back to"
 
 
 def test_an_accused_parent_is_replaced() -> None:

@@ -82,7 +82,7 @@ class Fleet:
             silent_s=agent.silent_s,
             accused=agent.accused(),
             put_revision=put.revision if put else -1,
-            put_parents={a.arena: a.lanes[0].parents[0].node for a in put.arenas if a.lanes[0].parents} if put else {},
+            put_parents={a.arena: _parents(a) for a in put.arenas} if put else {},
             put_seeds={a.arena: a.seed_pod for a in put.arenas if a.seed_pod} if put else {},
         )
 
@@ -218,3 +218,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
+
+
+def _parents(wanted: WantedArena) -> tuple[str | None, ...]:
+    return tuple(lane.parents[0].node if lane.parents else None for lane in wanted.lanes)

@@ -65,6 +65,13 @@ def elect_source(sealed: Iterable[Sealed], current: str | None) -> Source | None
     return Source(best.node, reason)
 
 
+def others_by_rank(sealed: Iterable[Sealed], elected: str) -> list[Sealed]:
+    """All sealed nodes in the order in which they shall feed others: the elected one, then sound ones, idle ones first.
+
+    How many children one has now is no criterion here: the order of several sources must not change with every edge."""
+    return sorted(sealed, key=lambda s: (s.node != elected, not s.sound, s.engines > 0, s.node))
+
+
 @dataclass(frozen=True)
 class SeedCandidate:
     """A pod whose volume is published, so that its engine can ask."""

@@ -82,8 +82,8 @@ class Agent:
     """(arena, parent) pairs that this node has accused within the last while."""
     put_revision: int = -1
     """Revision of the desired state that it was last told, -1 for none."""
-    put_parents: Mapping[str, str] = field(default_factory=dict)
-    """arena → first parent in that state."""
+    put_parents: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """arena → parent of each lane in that state."""
     put_seeds: Mapping[str, str] = field(default_factory=dict)
     """arena → seed pod in that state."""
 

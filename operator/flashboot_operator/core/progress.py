@@ -8,6 +8,7 @@ from typing import Literal
 from flashboot_agent.wire.control import ObservedArena, ObservedPod
 from flashboot_operator.core.facts import Agent, Pod, Trouble, World
 from flashboot_operator.core.replica import ArenaPlan
+from flashboot_operator.core.targets import lanes_of
 
 Stage = Literal[
     "WaitingForNodes",
@@ -95,11 +96,19 @@ def _known(
 
 
 def _cloning(plan: ArenaPlan | None, node: str, arena: ObservedArena | None) -> str:
-    parent = (arena.parent if arena else None) or (plan.edges.get(node) if plan else None)
+    parent = _parents(plan, node, arena)
     if arena is None or not arena.bytes:
         return f"starts to clone from {parent}" if parent else "waits for a free peer to clone from"
     percent = arena.watermark * 100 // arena.bytes
     return f"at {percent} % from {parent}" if parent else f"at {percent} %, waits for a free peer to clone from"
+
+
+def _parents(plan: ArenaPlan | None, node: str, arena: ObservedArena | None) -> str | None:
+    """From whom the bytes come, in the order of the lanes: several only where the lanes' trees differ."""
+    seen = [lane.parent for lane in lanes_of(arena)] if arena else []
+    told = [edges.get(node) for edges in plan.lanes] if plan else []
+    names = dict.fromkeys(name for name in seen if name) or dict.fromkeys(name for name in told if name)
+    return ", ".join(names) or None
 
 
 def _trouble(where: str, seen: ObservedPod | None, arena: ObservedArena | None) -> Trouble | None:

@@ -6,17 +6,18 @@ arena, which keeps elections stable; without it (after a restart) the same facts
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import ObservedArena, Peer, Place, WantedArena
+from flashboot_agent.wire.control import Lane, ObservedArena, Place, WantedArena
 from flashboot_operator.api.modelreplica import Spec
-from flashboot_operator.core.election import Sealed, SeedCandidate, Source, elect_seed, elect_source
+from flashboot_operator.core.election import Sealed, SeedCandidate, Source, elect_seed, elect_source, others_by_rank
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import NO_DOMAIN, Agent, Node, Pod, World
-from flashboot_operator.core.plan import Child, Facts, plan
+from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
+from flashboot_operator.core.fanout.model import Plan
+from flashboot_operator.core.targets import fan_out, peers
 
 PLACE = Place()
 """The only rank of a replica, so far."""
@@ -34,10 +35,6 @@ SEED_FAILURES = frozenset(
         "InsufficientMemory",
     }
 )
-START_DEADLINE = timedelta(seconds=15)
-"""A published pod whose agent has not even allocated by then must not hold a slot."""
-
-MAX_FALLBACKS = 8
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,8 @@ class ArenaPlan:
     """Node → arena, for nodes that hold it complete; those that are silent for a moment are included."""
     source: Source | None = None
     seed: Pod | None = None
-    edges: Mapping[str, str] = field(default_factory=dict)
+    lanes: Plan = ()
+    """Per lane: child → parent."""
     wanted: Mapping[str, WantedArena] = field(default_factory=dict)
 
 
@@ -144,20 +142,18 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
     accused = {
         (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
     }
-    source = elect_source(
-        (
-            Sealed(
-                node=node,
-                fresh=world.agents[node].fresh,
-                accused=any(parent == node for _, parent in accused),
-                cordoned=node in world.nodes and world.nodes[node].cordoned,
-                engines=_engines(world.agents[node], by_node.get(node, [])),
-                children=len(a.children),
-            )
-            for node, a in sealed.items()
-        ),
-        memory.sources.get(arena),
-    )
+    candidates = [
+        Sealed(
+            node=node,
+            fresh=world.agents[node].fresh,
+            accused=any(parent == node for _, parent in accused),
+            cordoned=node in world.nodes and world.nodes[node].cordoned,
+            engines=_engines(world.agents[node], by_node.get(node, [])),
+            children=len(a.children),
+        )
+        for node, a in sealed.items()
+    ]
+    source = elect_source(candidates, memory.sources.get(arena))
     result = ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source)
     if source is None:
         seed = _seed(world, memory, arena, pods)
@@ -167,20 +163,25 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
             wanted[node] = _want(
                 owner, result, there, "seed" if mine else "clone", seed_pod=seed.uid if seed and mine else None
             )
-        return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, None, seed, {}, wanted)
+        return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, None, seed, (), wanted)
 
     first = sealed[source.node]
-    twins = {node: a for node, a in sealed.items() if a.digest == first.digest and world.agents[node].fresh}
-    children = [c for node, there in by_node.items() if (c := _child(world, node, there, held.get(node), first))]
-    edges = plan(
-        Facts(
-            source=source.node,
-            roots={node: a.bytes for node, a in twins.items()},
-            children=children,
-            accused=frozenset(accused),
-            domains={node.name: node.domain for node in world.nodes.values()},
-            policy=owner.spec.transfer.domain_policy,
-        )
+    twins = [
+        c.node for c in others_by_rank(candidates, source.node) if c.fresh and sealed[c.node].digest == first.digest
+    ]
+    link = world.agents[source.node].observed.link_bytes_per_second
+    serving = {c.node for c in candidates if c.engines}
+    percent = owner.spec.transfer.source_egress_percent
+    forest = fan_out(
+        world,
+        first,
+        pods=by_node,
+        held=held,
+        twins=twins,
+        slow=frozenset(),
+        accused=frozenset(accused),
+        policy=owner.spec.transfer.domain_policy,
+        percent=percent if link is not None and source.node in serving else None,
     )
     wanted = {}
     for node, there in by_node.items():
@@ -188,14 +189,27 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
         if has is not None and has.state == "seeding" and (at_work := _seeding(world, node, there)):
             wanted[node] = _want(owner, result, there, "seed", seed_pod=at_work)
             continue
-        parents = (
-            _parents(world, node, edges[node], twins=twins, source=source.node, spec=owner.spec)
-            if node in edges
-            else []
+        wanted[node] = _want(
+            owner,
+            result,
+            there,
+            "clone",
+            first=first,
+            lanes=[Lane(parents=parents) for parents in peers(world, forest, node)],
+            request=request_bytes(link, len(forest.lanes)),
+            egress=egress(world.agents[node].observed.link_bytes_per_second, percent) if node in serving else None,
         )
-        wanted[node] = _want(owner, result, there, "clone", first=first, parents=parents)
     if owner.wants_replicas:
-        wanted[source.node] = _want(owner, result, by_node.get(source.node, []), "hold", first=first)
+        told = wanted.get(source.node)
+        wanted[source.node] = _want(
+            owner,
+            result,
+            by_node.get(source.node, []),
+            "hold",
+            first=first,
+            egress=told.egress_bytes_per_second if told else None,
+        )
+    edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
     return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source, None, edges, wanted)
 
 
@@ -225,48 +239,6 @@ def _seed(world: World, memory: Memory, arena: str, pods: list[Pod]) -> Pod | No
     return next((p for p in pods if p.uid == chosen), None)
 
 
-def _child(world: World, node: str, there: list[Pod], mine: ObservedArena | None, first: ObservedArena) -> Child | None:
-    """The node as a target that can start now, or None."""
-    agent, arena = world.agents.get(node), first.arena
-    if agent is None or not agent.fresh or (mine is not None and mine.state in ("sealed", "seeding")):
-        return None
-    seen = [o for p in there if (o := agent.pod(p.uid)) is not None]
-    if mine is None and not seen:
-        return None
-    arrival = min([o.published_at for o in seen], default=mine.created_at if mine else world.now)
-    problem = any(o.problem is not None for o in seen) or (mine is not None and mine.problem is not None)
-    since = max(arrival, first.sealed_at or arrival)
-    blank = mine is None or mine.bytes == 0  # It has no memory yet, and does not know how much it needs.
-    late = blank and world.now - since > START_DEADLINE
-    told = agent.put_parents.get(arena)
-    if agent.observed.revision >= agent.put_revision and mine is not None and mine.parent is not None:
-        told = mine.parent  # The agent works on our last word; what it says is what is.
-    return Child(
-        node=node,
-        arrival=arrival,
-        watermark=mine.watermark if mine else 0,
-        serving=not blank,
-        parent=told,
-        stuck=blank and (problem or late),
-    )
-
-
-def _parents(
-    world: World, node: str, parent: str, *, twins: Mapping[str, ObservedArena], source: str, spec: Spec
-) -> list[Peer]:
-    """The parent, then whom to try by oneself when it fails: other sealed peers, the source last."""
-    domains = {n.name: n.domain for n in world.nodes.values()}
-    others = [n for n in sorted(twins) if n not in (parent, node, source)]
-    if spec.transfer.domain_policy == "RequireSame":
-        others = [n for n in others if domains.get(n) == domains.get(node)]
-    names = [
-        parent,
-        *others[: MAX_FALLBACKS - 2],
-        *([source] if source not in (parent, node) and source in twins else []),
-    ]
-    return [Peer(node=n, address=world.agents[n].observed.chunk_address) for n in names]
-
-
 def _want(
     owner: Owner,
     result: ArenaPlan,
@@ -274,7 +246,9 @@ def _want(
     role: str,
     *,
     first: ObservedArena | None = None,
-    parents: list[Peer] | None = None,
+    lanes: Sequence[Lane] = (Lane(),),
+    request: int = DEFAULT_REQUEST,
+    egress: int | None = None,
     seed_pod: str | None = None,
 ) -> WantedArena:
     return WantedArena.model_validate(
@@ -289,7 +263,9 @@ def _want(
             "place": PLACE,
             "role": role,
             "seed_pod": seed_pod,
-            "lanes": [{"parents": parents or []}],
+            "lanes": list(lanes),
+            "request_bytes": request,
+            "egress_bytes_per_second": egress,
             "pods": sorted(p.uid for p in there)[:256],
         }
     )

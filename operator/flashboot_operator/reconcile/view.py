@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from flashboot_agent.wire.base import rfc3339
@@ -35,7 +36,8 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, st
                 "source": plan.source.node if plan.source else None,
                 "sourceReason": plan.source.reason if plan.source else None,
                 "seedPod": plan.seed.name if plan.seed else None,
-                "parents": dict(plan.edges),
+                "parents": dict(plan.lanes[0]) if plan.lanes else {},
+                "lanes": [_differing(plan.lanes[0], edges) for edges in plan.lanes],
             }
             for plan in plans
         ],
@@ -53,6 +55,11 @@ def nodes_view(fleet: Fleet) -> list[Object]:
         {"node": node, "silentSeconds": round(silent[node], 1), "observed": json.loads(agent.observed.to_json())}
         for node, agent in sorted(fleet.agents().items())
     ]
+
+
+def _differing(first: Mapping[str, str], lane: Mapping[str, str]) -> Object:
+    """A lane's edges that lane 0 does not have too; null for a child that waits in this lane only."""
+    return {c: lane.get(c) for c in sorted({*first, *lane}) if lane.get(c) != first.get(c)}
 
 
 def _pod(pod: Pod) -> Object:

@@ -1,0 +1,132 @@
+"""From what agents say to the facts of one arena's fan-out, and from its plan to what a node is told per lane.
+
+An agent that says nothing of lanes has one, with the arena's watermark and parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from flashboot_agent.core.lanes import lane_bounds
+from flashboot_agent.wire.control import ObservedArena, ObservedLane, Peer
+from flashboot_operator.core.facts import Agent, Pod, World
+from flashboot_operator.core.fanout.fallbacks import fallbacks
+from flashboot_operator.core.fanout.forest import Forest
+from flashboot_operator.core.fanout.lanes import MAX_SOURCES, how_many, lanes_per_root
+from flashboot_operator.core.fanout.model import DomainPolicy, Facts, Member
+from flashboot_operator.core.fanout.plan import grown
+
+START_DEADLINE = timedelta(seconds=15)
+"""A published pod whose agent has not even allocated by then must not hold a slot."""
+
+
+def fan_out(
+    world: World,
+    first: ObservedArena,
+    *,
+    pods: Mapping[str, Sequence[Pod]],
+    held: Mapping[str, ObservedArena],
+    twins: Sequence[str],
+    slow: frozenset[str],
+    accused: frozenset[tuple[str, str]],
+    policy: DomainPolicy,
+    percent: int | None,
+) -> Forest:
+    """The plan of one arena.
+
+    first: the source's sealed arena. pods: node → live pods that need the arena. held: node → what its agent has of it.
+    twins: sealed nodes that answer, in the order in which they shall be sources. percent: egress cap, None for none.
+    """
+    domains = {node.name: node.domain for node in world.nodes.values()}
+    lanes = how_many(
+        first.bytes,
+        filling=[len(lanes_of(a)) for a in held.values() if a.state == "filling" and a.way == "clone"],
+        sources=min(len(twins), MAX_SOURCES),
+        percent=percent,
+        strangers=_strangers(pods.keys() - held.keys(), twins, domains) if policy == "PreferSame" else {},
+    )
+    members = []
+    for node in sorted(pods.keys() | held.keys()):
+        member = _member(world, node, pods.get(node, ()), held.get(node), first=first, lanes=lanes, slow=node in slow)
+        if member is not None:
+            members.append(member)
+    return grown(
+        Facts(
+            lanes=tuple(end - start for start, end in lane_bounds(first.bytes, lanes)),
+            sources=tuple(twins[: min(lanes, MAX_SOURCES)]),
+            roots=tuple(twins),
+            members=tuple(members),
+            accused=accused,
+            domains=domains,
+            policy=policy,
+            lanes_per_root=lanes_per_root(lanes, percent),
+        )
+    )
+
+
+def lanes_of(arena: ObservedArena) -> Sequence[ObservedLane]:
+    return arena.lanes or [ObservedLane(watermark=arena.watermark, parent=arena.parent)]
+
+
+def peers(world: World, forest: Forest, node: str) -> list[list[Peer]]:
+    """Per lane: the parent, then whom to try by oneself when it fails."""
+    return [
+        [Peer(node=n, address=world.agents[n].observed.chunk_address) for n in fallbacks(forest, lane, node)]
+        for lane in forest.lanes
+    ]
+
+
+def _strangers(targets: Iterable[str], twins: Sequence[str], domains: Mapping[str, str]) -> dict[str, int]:
+    """Domains without a sealed node → their targets."""
+    homes = {domains.get(node) for node in twins}
+    found: dict[str, int] = {}
+    for node in targets:
+        if (domain := domains.get(node)) is not None and domain not in homes:
+            found[domain] = found.get(domain, 0) + 1
+    return found
+
+
+def _member(
+    world: World,
+    node: str,
+    there: Sequence[Pod],
+    mine: ObservedArena | None,
+    *,
+    first: ObservedArena,
+    lanes: int,
+    slow: bool,
+) -> Member | None:
+    """The node as a target that can start now, or as one that has gone; None when it is neither."""
+    agent = world.agents.get(node)
+    if agent is None or (mine is not None and mine.state in ("sealed", "seeding")):
+        return None
+    seen = [o for p in there if (o := agent.pod(p.uid)) is not None]
+    if mine is None and not seen:
+        return None
+    arrival = min([o.published_at for o in seen], default=mine.created_at if mine else world.now)
+    problem = any(o.problem is not None for o in seen) or (mine is not None and mine.problem is not None)
+    since = max(arrival, first.sealed_at or arrival)
+    blank = mine is None or mine.bytes == 0  # It has no memory yet, and does not know how much it needs.
+    late = blank and world.now - since > START_DEADLINE
+    alike = mine is not None and not blank and len(lanes_of(mine)) == lanes
+    return Member(
+        node=node,
+        arrival=arrival.timestamp(),
+        watermarks=tuple(lane.watermark for lane in lanes_of(mine)) if mine and alike else (0,) * lanes,
+        parents=_parents(agent, mine, first.arena, lanes),
+        serving=not blank,
+        stuck=blank and (problem or late),
+        slow=slow,
+        gone=not agent.fresh or not there,
+        other_lanes=not blank and not alike,
+    )
+
+
+def _parents(agent: Agent, mine: ObservedArena | None, arena: str, lanes: int) -> tuple[str | None, ...]:
+    """Per lane whom it was told; where the agent works on our last word, what it says is what is."""
+    told: list[str | None] = [*agent.put_parents.get(arena, ()), *([None] * lanes)][:lanes]
+    if mine is not None and agent.observed.revision >= agent.put_revision:
+        for lane, seen in enumerate(lanes_of(mine)[:lanes]):
+            told[lane] = seen.parent or told[lane]
+    return tuple(told)
