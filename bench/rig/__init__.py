@@ -1,0 +1,1 @@
+"""A rack in miniature: real holders and agents, one network namespace each, under the operator's own planner."""
