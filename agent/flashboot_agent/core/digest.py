@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from flashboot_agent import _native
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES as DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import chunk_count as chunk_count
 
 LEAF_BYTES: Final = 4096
-DIGEST_CHUNK_BYTES: Final = 1 << 20
-"""Bytes under one chunk digest: small enough to fetch again cheaply, large enough that 1 TB has a 8 MB table."""
 
 
 def chunk_digest(data: memoryview | bytes) -> int:
@@ -28,8 +28,3 @@ def chunk_digests(data: memoryview | bytes, threads: int = 1) -> bytes:
 def root_digest(digests: bytes) -> str:
     """`xxh3:` and 16 hex digits over the table that `chunk_digests` gives."""
     return f"xxh3:{_native.xxh3_64(digests):016x}"
-
-
-def chunk_count(arena_bytes: int) -> int:
-    """Number of chunks of an arena."""
-    return -(-arena_bytes // DIGEST_CHUNK_BYTES)

@@ -6,7 +6,7 @@ verified bytes it has. So nodes with different numbers of lanes serve each other
 
 from __future__ import annotations
 
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES, chunk_count
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES, chunk_count
 from flashboot_agent.wire.control import MAX_LANES
 
 
