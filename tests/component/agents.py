@@ -2,26 +2,29 @@
 
 The test stands in for the door (files in the run folder), for the operator (HTTP) and for the engine (the attach
 protocol over the pod's socket, real memfds). Nothing here sleeps for luck: `eventually` waits for a condition.
+
+Without TLS, unless a node is given an `Issuer` (tests/component/trust.py): it is enrolled then, and `call` comes as the
+operator.
 """
 
 from __future__ import annotations
 
 import array
+import http.client
 import json
 import mmap
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +35,7 @@ from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import Desired, Observed, ObservedArena, ObservedPod, Peer, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from tests.component.trust import Issuer
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "agent"
 MIB = 1 << 20
@@ -86,11 +90,24 @@ def layout_for(nbytes: int, identity: dict[str, str] | None = None) -> bytes:
     ).to_json()
 
 
+class NamedConnection(http.client.HTTPSConnection):
+    """To an address, checked by a name."""
+
+    def __init__(self, address: str, name: str, context: ssl.SSLContext, timeout: float) -> None:
+        super().__init__(address, 9440, timeout=timeout)
+        self._of, self._name = context, name
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self.host, self.port), self.timeout)
+        self.sock = self._of.wrap_socket(plain, server_hostname=self._name)
+
+
 class Node:
     """One node: a holder and an agent, started and killed at will."""
 
-    def __init__(self, name: str, folder: Path, *, budget: int = 1 << 30) -> None:
+    def __init__(self, name: str, folder: Path, *, budget: int = 1 << 30, issuer: Issuer | None = None) -> None:
         self.name = name
+        self.issuer = issuer
         self.run = folder / name
         for part in ("pods", "meta"):
             (self.run / part).mkdir(parents=True)
@@ -103,6 +120,19 @@ class Node:
         self.agent: subprocess.Popen[bytes] | None = None
         self.log = self.run / "agent.log"
         self.epoch, self.revision = 1, 0
+        self.context: ssl.SSLContext | None = None
+        if issuer is not None:
+            self.ca_file.write_bytes(issuer.ca)
+            issuer.keep(name, self.run / "agent")
+            self.context = issuer.operator_context()
+
+    @property
+    def ca_file(self) -> Path:
+        return self.run / "ca.crt"
+
+    @property
+    def token_file(self) -> Path:
+        return self.run / "token"
 
     @property
     def peer(self) -> Peer:
@@ -143,13 +173,15 @@ class Node:
     # The operator
 
     def call(self, method: str, path: str, body: bytes | None = None, timeout: float = 30) -> tuple[int, bytes]:
-        request = urllib.request.Request(f"http://{self.ip}:9440{path}", method=method, data=body)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
+        """Over TLS with `context`, which checks that the agent is this node's."""
+        if self.context is None:
+            link = http.client.HTTPConnection(self.ip, 9440, timeout=timeout)
+        else:
+            link = NamedConnection(self.ip, self.name, self.context, timeout)
+        with closing(link):
+            link.request(method, path, body)
+            answer = link.getresponse()
+            return answer.status, answer.read()
 
     def get(self, path: str, timeout: float = 30) -> tuple[int, bytes]:
         return self.call("GET", path, timeout=timeout)
@@ -256,6 +288,9 @@ class Node:
             "FLASHBOOT_POD_IP": self.ip,
             "FLASHBOOT_BIND": self.ip,
             "FLASHBOOT_RUN": str(self.run),
+            "FLASHBOOT_TLS": "off" if self.issuer is None else "mutual",
+            "FLASHBOOT_CA_FILE": str(self.ca_file),
+            "FLASHBOOT_TOKEN_FILE": str(self.token_file),
             **env,
         }
         with open(self.run / log, "ab") as out:
@@ -271,8 +306,8 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="flashboot-"))
         self.nodes: dict[str, Node] = {}
 
-    def node(self, name: str, *, budget: int = 1 << 30, start: bool = True) -> Node:
-        node = self.nodes[name] = Node(name, self.folder, budget=budget)
+    def node(self, name: str, *, budget: int = 1 << 30, start: bool = True, issuer: Issuer | None = None) -> Node:
+        node = self.nodes[name] = Node(name, self.folder, budget=budget, issuer=issuer)
         if start:
             node.start_holder()
             node.start_agent()

@@ -38,10 +38,13 @@ class Issuer:
         certificate, key = self.authority.operator(at or now(), life)
         return Credentials(certificate, key, self.ca)
 
+    def context(self, own: Credentials, *, ca: bytes | None = None) -> ssl.SSLContext:
+        """A client with these credentials that believes this CA (or `ca`)."""
+        return client_context(own.certificate, own.key, ca or self.ca)
+
     def operator_context(self) -> ssl.SSLContext:
         """As the operator comes to an agent: verifies the CA and the host name, which is the node's name."""
-        own = self.issue_operator()
-        return client_context(own.certificate, own.key, own.ca)
+        return self.context(self.issue_operator())
 
     def bootstrap_context(self) -> ssl.SSLContext:
         """As the operator comes to an agent that has no certificate yet."""

@@ -24,6 +24,7 @@ from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.http import application
+from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
 from flashboot_agent.node.settings import Settings
@@ -50,7 +51,14 @@ Serve = Callable[[ArenaCatalog], Server]
 class Agent:
     """Made and run inside one event loop."""
 
-    def __init__(self, settings: Settings, transports: Sequence[Transport], serve: Serve) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transports: Sequence[Transport],
+        serve: Serve,
+        identity: NodeIdentity | None = None,
+    ) -> None:
+        """Without an `identity` there is no TLS, and anybody may command this agent."""
         board = Board()
         holder = HolderClient(settings.holder_socket)
         self.node = NodeState(
@@ -60,6 +68,7 @@ class Agent:
             holder=holder,
             pods=PodTable(settings.state, board),
             desired=DesiredState(settings.node, settings.state),
+            identity=identity,
         )
         self._transports = transports
         self._serve = serve
@@ -81,6 +90,10 @@ class Agent:
         node.board.listen(self._wake.set)
         node.desired.load(now())
         node.pods.load()
+        if node.identity is not None:
+            node.identity.load()
+        else:
+            log.warning("TLS is off: whoever reaches this agent may command it and read its arenas")
         self._server = await asyncio.to_thread(self._serve, node.store)
         node.chunk_address = self._server.address
         runner = web.AppRunner(
@@ -89,7 +102,8 @@ class Agent:
             shutdown_timeout=SHUTDOWN_SECONDS,
         )
         await runner.setup()
-        await web.TCPSite(runner, settings.bind, settings.http_port).start()
+        context = node.identity.context if node.identity is not None else None
+        await web.TCPSite(runner, settings.bind, settings.http_port, ssl_context=context).start()
         watch = FolderWatch([settings.meta, settings.pods], self._wake.set)
         log.info("agent serving", http=f"{settings.bind}:{settings.http_port}", chunks=node.chunk_address)
         keeper = asyncio.create_task(self._keep_holder())
@@ -98,6 +112,8 @@ class Agent:
             while not stop.is_set():
                 self._wake.clear()
                 watch.watch()
+                if node.identity is not None:
+                    node.identity.refresh()
                 try:
                     self._round()
                 except OSError as error:  # a full disk, say: the next tick tries again

@@ -1,7 +1,12 @@
-"""The control API (wire/control.py), health and metrics over HTTP."""
+"""The control API (wire/control.py), health and metrics over HTTP.
+
+With TLS, `/v1/` is for a client whose verified certificate names the operator, and for nobody else; probes and metrics
+need no certificate.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,6 +18,7 @@ from flashboot_agent.core.errors import (
     FlashBootError,
     InsufficientMemory,
     NotReady,
+    PeerRefused,
     StaleEpoch,
     UnknownArena,
     WrongNode,
@@ -24,6 +30,7 @@ from flashboot_agent.node.observe import observed, observed_arenas
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.base import WireModel
 from flashboot_agent.wire.control import Desired, Problem
+from flashboot_agent.wire.trust import OPERATOR_URI, Certificate
 
 log = Log(__name__)
 
@@ -31,6 +38,7 @@ MAX_BODY: Final = 16 << 20
 MOST_WAIT_SECONDS: Final = 60.0
 STATUS: Final[dict[type[FlashBootError], int]] = {
     BadRequest: 400,
+    PeerRefused: 403,
     UnknownArena: 404,
     StaleEpoch: 409,
     WrongNode: 409,
@@ -44,7 +52,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def application(node: NodeState, metrics: Metrics, not_ready: Callable[[], str | None]) -> web.Application:
     """`not_ready()` says why this agent is not ready, or None."""
     control = _Control(node, metrics, not_ready)
-    app = web.Application(middlewares=[_problems], client_max_size=MAX_BODY)
+    middlewares = [_problems] if node.identity is None else [_problems, _operator_only]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY)
     app.add_routes(
         [
             web.put("/v1/desired", control.put_desired),
@@ -55,6 +64,10 @@ def application(node: NodeState, metrics: Metrics, not_ready: Callable[[], str |
             web.get("/metrics", control.metrics),
         ]
     )
+    if node.identity is not None:
+        app.add_routes(
+            [web.get("/v1/certificate", control.get_certificate), web.put("/v1/certificate", control.put_certificate)]
+        )
     return app
 
 
@@ -97,6 +110,21 @@ class _Control:
         if not self._node.known:
             raise NotReady(f"node {self._node.settings.node} does not know yet what it holds: {self._not_ready()}")
 
+    async def get_certificate(self, _: web.Request) -> web.StreamResponse:
+        assert self._node.identity is not None
+        return _json(self._node.identity.request())
+
+    async def put_certificate(self, request: web.Request) -> web.StreamResponse:
+        assert self._node.identity is not None
+        try:
+            answer = Certificate.model_validate_json(await request.read())
+        except ValidationError as error:
+            raise BadRequest(error_text(error)) from error
+        until = await asyncio.to_thread(self._node.identity.credentials.install, answer)
+        log.info("certificate taken", until=str(until))
+        self._node.board.changed()
+        return web.Response()
+
     async def healthz(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")
 
@@ -121,6 +149,17 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
             raise
         message = f"{request.method} {request.path}: {error.reason}"
         return _json(Problem(reason="BadRequest", message=message[:4096]), error.status)
+
+
+@web.middleware
+async def _operator_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.path.startswith("/v1/"):
+        shown = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        names = [value for kind, value in (shown or {}).get("subjectAltName", ()) if kind == "URI"]
+        if OPERATOR_URI not in names:
+            who = f"a client with a certificate for {names}" if shown else "a client without a certificate"
+            raise PeerRefused(f"{request.method} {request.path} is for {OPERATOR_URI} only, not for {who}")
+    return await handler(request)
 
 
 def _json(message: WireModel, status: int = 200) -> web.Response:

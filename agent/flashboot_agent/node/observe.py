@@ -29,6 +29,7 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
         revision=node.desired.revision,
         chunk_address=node.chunk_address,
         memory=memory(node, facts),
+        certificate_expires_at=node.identity.credentials.expires_at if node.identity is not None else None,
         pods=[pod.observed(wanted.arena if (wanted := node.wanted_by(pod)) else None) for pod in node.pods],
         arenas=observed_arenas(node),
     )

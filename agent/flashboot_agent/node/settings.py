@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from flashboot_agent.wire import door
 
@@ -31,6 +32,15 @@ class Settings:
 
     chunk_port: int = 9441
     """FLASHBOOT_CHUNK_PORT."""
+
+    tls: Literal["mutual", "off"] = "mutual"
+    """FLASHBOOT_TLS. off: plain HTTP and plain streams, anybody may command this agent; for tests and benchmarks."""
+
+    ca_file: Path = Path("/etc/flashboot/ca/ca.crt")
+    """FLASHBOOT_CA_FILE: the CA certificates that count, PEM; read again when it changes."""
+
+    token_file: Path = Path("/var/run/secrets/flashboot/token")
+    """FLASHBOOT_TOKEN_FILE: the projected service account token; kubelet replaces it, so it is read at each use."""
 
     hello_seconds: float = 10.0
     """A plug-in that connects says hello within this, or is cut off."""
@@ -94,6 +104,9 @@ class Settings:
             bind=env.get("FLASHBOOT_BIND", cls.bind),
             http_port=_number(env, "FLASHBOOT_HTTP_PORT", cls.http_port),
             chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
+            tls=_tls(env),
+            ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),
+            token_file=Path(env.get("FLASHBOOT_TOKEN_FILE", cls.token_file)),
         )
 
 
@@ -102,3 +115,12 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdigit() or int(text) > 65535:
         raise ValueError(f"{name} is not a port: {text!r}")
     return int(text)
+
+
+def _tls(env: Mapping[str, str]) -> Literal["mutual", "off"]:
+    text = env.get("FLASHBOOT_TLS", "mutual")
+    if text == "mutual":
+        return "mutual"
+    if text == "off":
+        return "off"
+    raise ValueError(f"FLASHBOOT_TLS is neither mutual nor off: {text!r}")

@@ -11,6 +11,7 @@ from flashboot_agent.node import rules
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
+from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.pods import Pod, PodTable
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
@@ -30,6 +31,8 @@ class NodeState:
     holder: HolderClient
     pods: PodTable
     desired: DesiredState
+    identity: NodeIdentity | None = None
+    """None: without TLS."""
     clones: dict[str, Clone] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     instance: str = field(default_factory=lambda: str(uuid.uuid4()))
