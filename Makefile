@@ -15,7 +15,7 @@ DEV = $$($(SETUP) path dev)
 ENGINE = $$($(SETUP) path engine)
 TOOLS = controlplane=$$($(SETUP) path controlplane)
 WITH_TOOLS = FLASHBOOT_CONTROLPLANE_BIN=$$controlplane FLASHBOOT_HELM=$$controlplane/helm FLASHBOOT_KUBECTL=$$controlplane/kubectl
-SOURCES := agent operator e2e tests
+SOURCES := agent operator e2e tests bench
 FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
 FUZZ_SECONDS ?= 20
@@ -71,6 +71,12 @@ native: ## build the C++ module into agent/flashboot_agent, for work on the chec
 native-checks: ## the C++ tests plain, under sanitizers and for arm64, and the fuzz targets (ONLY=tsan, FUZZ_SECONDS=20)
 	sysroot=$$($(SETUP) path native-checks); python=$(DEV)
 	PYTHONPATH=e2e $$python -m native_checks --sysroot "$$sysroot" --fuzz-seconds $(FUZZ_SECONDS) $(ONLY:%=--only %)
+
+BENCH ?= all
+.PHONY: bench
+bench: native ## measure against limits and peers: BENCH=load|attach|clone|fanout|repair|isolation|plan|all, QUICK=1, DOCS=1
+	python=$(DEV)
+	PYTHONPATH=.:agent:operator:e2e exec $$python -m bench $(BENCH) $(if $(QUICK),--quick) $(if $(DOCS),--docs)
 
 .PHONY: setup
 setup: ## make all environments, programs and images now

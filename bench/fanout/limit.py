@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,14 @@ _PORT = "39117"
 
 @contextmanager
 def c_loop(
-    sender: list[str], receiver: list[str], address: str, nbytes: int, pages: str, tls: Pair | None, logs: Path
+    address: str,
+    nbytes: int,
+    tls: Pair | None,
+    logs: Path,
+    *,
+    pages: str,
+    sender: Sequence[str] = (),
+    receiver: Sequence[str] = (),
 ) -> Iterator[Run]:
     """One transfer of `nbytes` a run. `sender`, `receiver`: words before the command, such as those that enter a
     network namespace. The samples' `cpu` is that of both ends."""
@@ -42,5 +49,5 @@ def c_loop(
 @contextmanager
 def between(links: Links, nbytes: int, tls: Pair | None, logs: Path) -> Iterator[Run]:
     """The C loop from node 0 to node 1."""
-    with c_loop(links.prefix(0), links.prefix(1), links.ip(0), nbytes, "small", tls, logs) as run:
+    with c_loop(links.ip(0), nbytes, tls, logs, pages="small", sender=links.prefix(0), receiver=links.prefix(1)) as run:
         yield run

@@ -1,4 +1,4 @@
-"""A worker's own side of kit/worker.py, and how it measures itself. Standard library only: peers' environments import it.
+"""A worker's own side of kit/worker.py, and how it measures itself. Standard library only, for any environment.
 
 Peak memory is the high-water mark of the resident set (VmHWM, reset before each run) above what the process had before,
 plus reserved huge pages, which the resident set does not count.

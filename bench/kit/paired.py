@@ -35,14 +35,14 @@ class Pairs:
 
     def median(self, name: str, key: str) -> float:
         """Raises RunFailed for a contestant without samples."""
-        return float(median(sample[key] for sample in self._of(name)))
+        return float(median(sample[key] for sample in self.of(name)))
 
     def largest(self, name: str, key: str) -> float:
-        return float(max(sample[key] for sample in self._of(name)))
+        return float(max(sample[key] for sample in self.of(name)))
 
     def speedups(self, name: str, over: str) -> list[float]:
         """How many times faster `name` was than `over`, one figure a round. Raises RunFailed."""
-        return [b["seconds"] / a["seconds"] for a, b in zip(self._of(name), self._of(over), strict=True)]
+        return [b["seconds"] / a["seconds"] for a, b in zip(self.of(name), self.of(over), strict=True)]
 
     def best(self, names: list[str]) -> str:
         """The fastest of those that ran. Raises RunFailed when none did."""
@@ -51,7 +51,7 @@ class Pairs:
             raise RunFailed("; ".join(f"{name}: {self.failures.get(name, 'did not run')}" for name in names))
         return min(there, key=self.seconds)
 
-    def _of(self, name: str) -> list[Sample]:
+    def of(self, name: str) -> list[Sample]:
         if not self.samples.get(name):
             raise RunFailed(f"{name}: {self.failures.get(name, 'did not run')}")
         return self.samples[name]

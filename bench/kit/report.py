@@ -27,7 +27,9 @@ def text(title: str, rows: Sequence[Row]) -> str:
     """Aligned columns."""
     lines = [HEADINGS, *(cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
-    body = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    body = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
     return f"{title}\n{body}"
 
 

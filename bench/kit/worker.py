@@ -7,6 +7,7 @@ kept in a file that messages of failure name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -27,7 +28,12 @@ class Worker:
     """Starts at once and waits for the worker's first line, `{"ready": …}`."""
 
     def __init__(
-        self, name: str, argv: Sequence[str | Path], *, logs: Path, env: Mapping[str, str] | None = None,
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        logs: Path,
+        env: Mapping[str, str] | None = None,
         seconds: float = 120.0,
     ) -> None:
         self.name = name
@@ -115,10 +121,8 @@ def _some(pipe: Any) -> bytes:
 
 
 def _close(pipe: Any) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):  # bytes that a dead worker did not take
         pipe.close()
-    except BrokenPipeError:
-        pass  # bytes that a dead worker did not take
 
 
 def cpu_seconds(pid: int) -> float:

@@ -77,7 +77,7 @@ def _write(into: Path, tensors: list[Spec]) -> None:
     for spec in tensors:
         shards[min(done * _FILES // total, _FILES - 1)].append(spec)
         done += spec.nbytes
-    where = {}
+    where: dict[str, str] = {}
     random = np.random.Generator(np.random.PCG64(7))
     for number, shard in enumerate(shards):
         name = f"model-{number + 1:05d}-of-{_FILES:05d}.safetensors"

@@ -126,7 +126,9 @@ def main() -> None:
 
     def run(check: bool = False) -> dict[str, Any]:
         gc.collect()
-        _libc.malloc_trim(0)  # what an earlier run freed must not be resident already: a load into a new process is meant
+        _libc.malloc_trim(
+            0
+        )  # what an earlier run freed must not be resident already: a load into a new process is meant
         with inside.Meter() as meter:
             tensors, close = loader(files)
         wrong = differences(folder, tensors) if check else []

@@ -10,8 +10,10 @@ import fcntl
 import json
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Protocol
 
 from bench.kit.paired import RunFailed
 from rack.errors import RackError
@@ -26,8 +28,33 @@ _BURST = 256 << 10
 """Bytes of a bucket, which is filled once per timer tick."""
 
 
+class Network(Protocol):
+    """Where the nodes of a rack are; they are numbered from 0."""
+
+    count: int
+
+    def ip(self, number: int) -> str: ...
+
+    def prefix(self, number: int) -> list[str]:
+        """Words that run a command on the node."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """All on this machine's loopback device, an address each."""
+
+    count: int
+
+    def ip(self, number: int) -> str:
+        return f"127.78.0.{number + 1}"
+
+    def prefix(self, number: int) -> list[str]:
+        return []
+
+
 class Links:
-    """A context manager; nodes are numbered from 0."""
+    """Network namespaces. A context manager."""
 
     def __init__(self, count: int, mbit: float) -> None:
         self.count = count
@@ -74,7 +101,6 @@ class Links:
         return f"10.78.0.{number + 1}"
 
     def prefix(self, number: int) -> list[str]:
-        """Words that run a command on the node."""
         return ["ip", "netns", "exec", _namespace(number)]
 
     def set_rate(self, number: int, mbit: float) -> None:

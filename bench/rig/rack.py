@@ -11,10 +11,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +24,8 @@ import numpy as np
 
 from bench.kit.paired import RunFailed
 from bench.kit.say import say
-from bench.rig.links import Links
+from bench.kit.worker import cpu_seconds
+from bench.rig.links import Network
 from bench.rig.operator import Operator
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.holder.client import HolderClient
@@ -34,7 +37,10 @@ from flashboot_operator.core.facts import Node as NodeFacts
 from flashboot_operator.core.facts import Pod
 from flashboot_operator.core.replica import Owner
 from tests.component.agents import REPLICA_UID, Node, eventually
+from tests.component.trust import Issuer
 
+_STARTING = 4
+"""Nodes that start at once."""
 _HASH = "bench"
 _OWNER = Owner(
     "serving",
@@ -67,7 +73,7 @@ class Filled:
 class Rack:
     """`count` targets and a source (node 0), over links that exist already. A context manager."""
 
-    def __init__(self, links: Links, arena_bytes: int, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, links: Network, arena_bytes: int, *, secure: bool) -> None:
         self.links = links
         self.data = np.random.Generator(np.random.PCG64(11)).bytes(arena_bytes)
         facts = NodeFacts("any")
@@ -75,7 +81,7 @@ class Rack:
             _OWNER.spec, template_hash=_HASH, gpu_product=facts.product, architecture=facts.architecture
         )
         self.arena = arena_id(REPLICA_UID, expected, Place())
-        self._env = dict(env or {})
+        self._issuer = Issuer() if secure else None
         self._pods: dict[str, Pod] = {}
 
     def __enter__(self) -> Rack:
@@ -84,13 +90,11 @@ class Rack:
             self.folder = Path(tempfile.mkdtemp(prefix="fbb-"))
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.nodes = [self._node(number) for number in range(self.links.count)]
-            for node in self.nodes:
-                node.start_holder()
-            for node in self.nodes:
-                node.start_agent(**self._env)
-                say(f"{node.name} is up")
+            with ThreadPoolExecutor(_STARTING) as starting:
+                list(starting.map(_start, self.nodes))
+            say(f"{len(self.nodes)} nodes are up")
             addresses = {node.name: node.ip for node in self.nodes}
-            self.operator = self._stack.enter_context(Operator(_OWNER, addresses, lambda: AgentClient(port=9440)))
+            self.operator = self._stack.enter_context(Operator(_OWNER, addresses, self._client))
             self._seed()
         except BaseException:  # whatever it was: nothing may stay
             self._stack.close()
@@ -104,7 +108,8 @@ class Rack:
         self._stack.close()
 
     def _node(self, number: int) -> Node:
-        node = Node(f"n{number:02d}", self.folder, budget=len(self.data) + (64 << 20))
+        budget = len(self.data) + (64 << 20)
+        node = Node(f"n{number:02d}", self.folder, budget=budget, issuer=self._issuer)
         node.ip, node.prefix = self.links.ip(number), self.links.prefix(number)
         self._stack.callback(kill, node)
         return node
@@ -112,8 +117,15 @@ class Rack:
     def restart(self, node: Node) -> None:
         """After `kill`: an empty node of the same name."""
         shutil.rmtree(node.run / "holder", ignore_errors=True)
-        node.start_holder()
-        node.start_agent(**self._env)
+        _start(node)
+
+    def _client(self) -> AgentClient:
+        return AgentClient(port=9440)
+
+    def cpu(self) -> float:
+        """CPU seconds of all agents and holders so far."""
+        processes = [p for node in self.nodes for p in (node.agent, node.holder) if p is not None and p.poll() is None]
+        return sum(cpu_seconds(process.pid) for process in processes)
 
     def _publish(self, node: Node) -> None:
         uid, at = node.publish(), datetime.now(UTC)
@@ -174,12 +186,21 @@ class Rack:
         self.operator.set_pods(list(self._pods.values()))
         for node in targets:
             if not dead(node):
-                eventually(lambda node=node: node.held() == 0, f"{node.name} gives the arena back")
+                eventually(partial(_holds_nothing, node), f"{node.name} gives the arena back")
 
     def arena_of(self, node: Node) -> ObservedArena | None:
         """As the operator heard it last."""
         agent = self.operator.agents.get(node.name)
         return agent.arena(self.arena) if agent is not None else None
+
+
+def _holds_nothing(node: Node) -> bool:
+    return node.held() == 0
+
+
+def _start(node: Node) -> None:
+    node.start_holder()
+    node.start_agent()
 
 
 def kill(node: Node) -> None:
