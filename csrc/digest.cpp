@@ -55,6 +55,29 @@ std::uint64_t chunk_digest(Bytes chunk) noexcept {
   return XXH3_64bits_digest(&upper);
 }
 
+void ChunkDigester::extend(Bytes so_far) noexcept {
+  for (; (leaves_ + 1) * kLeafBytes <= so_far.size(); ++leaves_) {
+    store_little_endian(xxh3_64(so_far.subspan(leaves_ * kLeafBytes, kLeafBytes)), values_.data() + leaves_ * kValueBytes);
+  }
+}
+
+std::uint64_t ChunkDigester::finish(Bytes chunk) noexcept {
+  extend(chunk);
+  if (const Bytes rest = chunk.subspan(leaves_ * kLeafBytes); !rest.empty()) {
+    store_little_endian(xxh3_64(rest), values_.data() + leaves_ * kValueBytes);
+    leaves_ += 1;
+  }
+  const std::size_t bytes = leaves_ * kValueBytes;
+  leaves_ = 0;
+  return XXH3_64bits(values_.data(), bytes);
+}
+
+std::uint64_t table_entry(Bytes table, std::size_t index) noexcept {
+  std::uint64_t value;
+  std::memcpy(&value, table.data() + index * kValueBytes, kValueBytes);
+  return std::endian::native == std::endian::big ? XXH_swap64(value) : value;
+}
+
 void chunk_digests(Bytes data, std::size_t chunk_bytes, std::size_t threads, std::byte* out) noexcept {
   const std::size_t count = chunk_count(data.size(), chunk_bytes);
   std::atomic<std::size_t> next{0};

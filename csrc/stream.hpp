@@ -72,6 +72,7 @@ class Stream {
 struct Interest {
   bool receive = false;
   bool send = false;
+  bool hangup = false;  // the peer ended its direction
 };
 
 // Exclusive use of a stream for reading and writing, for a loop that keeps its own place and never blocks but in `wait`.

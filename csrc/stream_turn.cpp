@@ -128,6 +128,9 @@ bool Stream::Turn::wait(Interest interest, Time until) {
   if (interest.send) {
     watch.events = static_cast<short>(watch.events | send_event_);
   }
+  if (interest.hangup) {
+    watch.events = static_cast<short>(watch.events | POLLRDHUP);
+  }
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now()).count();
     if (left <= 0) {

@@ -150,10 +150,11 @@ def serve(
     nice: int,
 ) -> None:
     """Answer Pull frames until the child ends the connection. After an empty reply to the Pull at offset o, all Pulls
-    but one at o are answered empty (go-back), so that replies are always in order.
+    beyond o are answered empty (go-back) until one at or before o, so that replies are always in order.
 
     Raises StreamTorn on anything but a valid Pull inside the arena, StreamTimeout (idle for `idle` seconds, no byte
-    taken for `silence`, a reply not taken in `reply`), StreamBroken, MarksClosed (the caller tells the child)."""
+    taken for `silence`, a reply not taken in `reply`), StreamBroken, MarksClosed (between two replies: the caller tells
+    the child). `nice` above the thread's own stays with the thread for good."""
 
 class Advance:
     """What `advance` came to."""

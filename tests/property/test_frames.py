@@ -96,12 +96,12 @@ def test_any_mutation_gives_a_valid_frame_or_a_frame_error(frame: Frame, data: s
 
 @given(st.binary(max_size=300), st.booleans())
 def test_any_bytes_give_frames_or_a_frame_error(noise: bytes, with_magic: bool) -> None:
-    only_frames_or_frame_error((frames.MAGIC + b"\x01" if with_magic else b"") + noise)
+    only_frames_or_frame_error((frames.MAGIC + bytes([frames.VERSION]) if with_magic else b"") + noise)
 
 
 @given(st.integers(1, 5), st.binary(max_size=1024))
 def test_any_body_gives_a_valid_frame_or_a_frame_error(kind: int, body: bytes) -> None:
-    only_frames_or_frame_error(struct.pack("<4sBBHI", frames.MAGIC, 1, kind, 0, len(body)) + body)
+    only_frames_or_frame_error(struct.pack("<4sBBHI", frames.MAGIC, frames.VERSION, kind, 0, len(body)) + body)
 
 
 def only_frames_or_frame_error(data: bytes) -> None:
@@ -127,14 +127,14 @@ def only_frames_or_frame_error(data: bytes) -> None:
 def test_a_length_beyond_the_limit_is_refused_before_a_byte_of_the_body(kind: int, length: int) -> None:
     parser = FrameParser()
     with pytest.raises(FrameError, match=f"frame of {length} bytes"):
-        parser.feed(struct.pack("<4sBBHI", frames.MAGIC, 1, kind, 0, length))
+        parser.feed(struct.pack("<4sBBHI", frames.MAGIC, frames.VERSION, kind, 0, length))
 
 
 def test_another_protocol_is_refused_at_its_first_byte() -> None:
     with pytest.raises(FrameError, match="no chunk protocol"):
         FrameParser().feed(b"G")
-    with pytest.raises(FrameError, match="version 2"):
-        FrameParser().feed(struct.pack("<4sBBHI", frames.MAGIC, 2, 3, 0, 16))
+    with pytest.raises(FrameError, match="version 1"):
+        FrameParser().feed(struct.pack("<4sBBHI", frames.MAGIC, 1, 3, 0, 16))
 
 
 def test_data_beyond_the_senders_watermark_is_refused() -> None:

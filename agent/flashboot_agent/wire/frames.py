@@ -8,8 +8,13 @@ One connection is about one arena. The child speaks first, and every request get
     Pull(offset, length, wait)   →    at least two of them in flight
     Pull(...)                    →
                                  ←    Data(offset, watermark, length) + the bytes; length is what was asked for, or
-                                      0 when the parent's watermark did not get there within `wait`
+                                      0 when the parent's verified bytes did not get there within `wait`
                                  ←    or Trouble(problem): the parent hangs up after it
+
+The watermark of a reply is the end of the parent's run of verified bytes that contains `offset`, or `offset` when there
+is none: a parent that fills several lanes has several runs. After an empty reply at offset o every Pull beyond o is
+answered empty at once, until one at or before o, so that a child never gets a later byte before an earlier one. Pull
+and Data are parsed in C++ (csrc/frames.hpp) where bytes move.
 
 A frame is a header (magic, version, type, zero, length of the body; all numbers little-endian), the body, and what the
 body announces as a *tail*: raw bytes that the reader takes in the manner that suits it, such as straight into an arena.
@@ -32,7 +37,7 @@ from flashboot_agent.wire.base import ArenaId, Digest, Name, WireModel
 from flashboot_agent.wire.control import Problem
 
 MAGIC: Final = b"FBCH"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = struct.Struct("<4sBBHI")
 _PULL: Final = struct.Struct("<QII")
 _DATA: Final = struct.Struct("<QQI")
@@ -78,7 +83,7 @@ class MetaReply(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Ask for bytes [offset, offset + length) once the watermark covers them all, at most `wait_ms` from now."""
+    """Ask for bytes [offset, offset + length) once all of them are verified, at most `wait_ms` from now."""
 
     offset: int
     length: int
@@ -87,7 +92,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The tail is `length` bytes from `offset`."""
+    """The tail is `length` bytes from `offset`; `watermark` is the end of the sender's verified run around `offset`."""
 
     offset: int
     watermark: int
