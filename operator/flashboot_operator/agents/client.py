@@ -1,20 +1,34 @@
-"""HTTP to one agent (wire/control.py), with a deadline per call and typed errors."""
+"""HTTP to one agent (wire/control.py) over mutual TLS, with a deadline per call and typed errors.
+
+Two ways: the normal one, which believes only an agent whose certificate names its node, and one for
+`/v1/certificate` alone, which believes anybody, since nothing secret goes that way (wire/trust.py).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from typing import TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from flashboot_agent.trust.credentials import Credentials
+from flashboot_agent.trust.tls import client_context
 from flashboot_agent.wire.control import Accepted, Desired, Observed, Problem
+from flashboot_agent.wire.trust import Certificate, CertificateRequest
 
 LONG_POLL_S = 25
+JSON = {"Content-Type": "application/json"}
 M = TypeVar("M", bound=BaseModel)
 
 
 class AgentError(Exception):
     """The agent does not answer, or answers nonsense."""
+
+
+class AgentUntrusted(AgentError):
+    """It has no certificate that we believe; it needs a new one."""
 
 
 class AgentRefused(AgentError):
@@ -26,42 +40,105 @@ class AgentRefused(AgentError):
 
 
 class AgentClient:
-    def __init__(self, *, port: int, connect_s: float = 3.0, answer_s: float = 5.0) -> None:
+    """With `tls`, nothing is sent before `identify` gave it something to show."""
+
+    def __init__(self, *, port: int, tls: bool = False, connect_s: float = 3.0, answer_s: float = 5.0) -> None:
         self._port = port
+        self._scheme = "https" if tls else "http"
+        self._connect_s = connect_s
         self._answer_s = answer_s
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
-        # trust_env off: a cluster's proxy settings are for the way out, not for the way to a pod.
-        self._http = httpx.AsyncClient(
-            limits=limits, timeout=httpx.Timeout(answer_s, connect=connect_s), trust_env=False
-        )
+        self._http = None if tls else self._client(None)
+        self._bootstrap: httpx.AsyncClient | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def identify(self, credentials: Credentials) -> None:
+        """New connections use these; calls that run end over their old ones."""
+        own, key = credentials.certificate, credentials.key
+        old = [client for client in (self._http, self._bootstrap) if client is not None]
+        self._http = self._client(client_context(own, key, credentials.ca))
+        self._bootstrap = self._client(client_context(own, key, None))
+        for client in old:
+            task = asyncio.create_task(self._retire(client))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        for client in (self._http, self._bootstrap):
+            if client is not None:
+                await client.aclose()
 
-    def _url(self, ip: str, path: str) -> str:
-        return f"http://{f'[{ip}]' if ':' in ip else ip}:{self._port}{path}"
-
-    async def observed(self, ip: str, *, after: int, wait_s: int) -> Observed:
-        timeout = httpx.Timeout(wait_s + self._answer_s, connect=3.0)
-        params = {"after": after, "waitSeconds": wait_s}
-        return await self._send(Observed, "GET", self._url(ip, "/v1/observed"), params=params, timeout=timeout)
+    async def observed(self, node: str, ip: str, *, after: int, wait_s: int) -> Observed:
+        path = f"/v1/observed?after={after}&waitSeconds={wait_s}"
+        return _parsed(Observed, await self._call(self._http, "GET", node, self._url(ip, path), wait_s=wait_s))
 
     async def put(self, ip: str, desired: Desired) -> Accepted:
-        headers = {"Content-Type": "application/json"}
-        return await self._send(
-            Accepted, "PUT", self._url(ip, "/v1/desired"), content=desired.to_json(), headers=headers
-        )
+        url = self._url(ip, "/v1/desired")
+        return _parsed(Accepted, await self._call(self._http, "PUT", desired.node, url, body=desired.to_json()))
 
-    async def _send(self, model: type[M], method: str, url: str, **kwargs: object) -> M:
+    async def certificate_request(self, node: str, ip: str) -> CertificateRequest:
+        url = self._url(ip, "/v1/certificate")
+        return _parsed(CertificateRequest, await self._call(self._bootstrap, "GET", node, url))
+
+    async def put_certificate(self, node: str, ip: str, certificate: Certificate) -> None:
+        url = self._url(ip, "/v1/certificate")
+        await self._call(self._bootstrap, "PUT", node, url, body=certificate.to_json())
+
+    def _url(self, ip: str, path: str) -> str:
+        return f"{self._scheme}://{f'[{ip}]' if ':' in ip else ip}:{self._port}{path}"
+
+    def _client(self, context: ssl.SSLContext | None) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
+        # trust_env off: a cluster's proxy settings are for the way out, not for the way to a pod.
+        return httpx.AsyncClient(verify=context if context is not None else False, limits=limits, trust_env=False)
+
+    async def _retire(self, client: httpx.AsyncClient) -> None:
+        """Close it once the longest call that it may be in is over, or when this is cancelled."""
         try:
-            response = await self._http.request(method, url, **kwargs)  # type: ignore[arg-type]
+            await asyncio.sleep(LONG_POLL_S + self._connect_s + self._answer_s)
+        finally:
+            await client.aclose()
+
+    async def _call(
+        self,
+        client: httpx.AsyncClient | None,
+        method: str,
+        node: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        wait_s: int = 0,
+    ) -> bytes:
+        """The body of the answer. `wait_s`: how long the agent was asked to wait."""
+        if client is None:
+            raise AgentError(f"{method} {url}: the operator has no certificate to show yet")
+        timeout = httpx.Timeout(wait_s + self._answer_s, connect=self._connect_s)
+        names = {"sni_hostname": node}
+        try:
+            response = await client.request(
+                method, url, content=body, headers=JSON if body else None, timeout=timeout, extensions=names
+            )
         except httpx.HTTPError as error:
-            raise AgentError(f"{method} {url}: {type(error).__name__}: {error}") from error
-        try:
-            if response.status_code >= 400:
-                raise AgentRefused(Problem.model_validate_json(response.content))
-            return model.model_validate_json(response.content)
-        except ValidationError as error:
-            raise AgentError(
-                f"{method} {url}: {response.status_code} with a body that makes no sense: {error}"
-            ) from error
+            kind = AgentUntrusted if _is_about_trust(error) else AgentError
+            raise kind(f"{method} {url}: {type(error).__name__}: {error}") from error
+        if response.status_code >= 400:
+            raise AgentRefused(_parsed(Problem, response.content))
+        return response.content
+
+
+def _parsed(model: type[M], content: bytes) -> M:
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise AgentError(f"an answer that is no {model.__name__}: {error}") from error
+
+
+def _is_about_trust(error: BaseException | None) -> bool:
+    """Whether the agent's certificate is at the root of it."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

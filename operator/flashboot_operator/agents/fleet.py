@@ -10,6 +10,7 @@ from typing import Protocol
 
 from flashboot_agent.wire.control import WantedArena
 from flashboot_operator.agents.client import AgentClient
+from flashboot_operator.agents.enrol import Signing
 from flashboot_operator.agents.node import NodeAgent
 from flashboot_operator.core.facts import Agent, Key
 
@@ -25,8 +26,18 @@ class Epoch(Protocol):
 
 
 class Fleet:
-    def __init__(self, client: AgentClient, lease: Epoch, *, ttl_s: int, on_change: Callable[[Key], None]) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        lease: Epoch,
+        *,
+        ttl_s: int,
+        on_change: Callable[[Key], None],
+        signing: Signing | None = None,
+    ) -> None:
+        """`signing`: how agents get their certificates; None: not from here."""
         self._client = client
+        self._signing = signing
         self._lease = lease
         self._ttl_s = ttl_s
         self._on_change = on_change
@@ -187,6 +198,7 @@ class Fleet:
                     ttl_s=self._ttl_s,
                     wanted=self._wanted_of,
                     heard=self._on_heard,
+                    signing=self._signing,
                 )
                 self._start(self._agents[node])
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flashboot_agent.wire.control import Desired, Observed, WantedArena
-from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused
+from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
+from flashboot_operator.agents.enrol import Enrolment, Signing
 from flashboot_operator.core.facts import Key
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class NodeAgent:
         ttl_s: int,
         wanted: Callable[[str], list[WantedArena] | None],
         heard: Callable[[NodeAgent, set[Key]], None],
+        signing: Signing | None = None,
     ) -> None:
         self.node = node
         self.ip = ip
@@ -67,6 +69,7 @@ class NodeAgent:
         self.put: Desired | None = None
         """The last state that it accepted."""
         self._client = client
+        self._enrolment = Enrolment(node, lambda: self.ip, client, signing) if signing is not None else None
         self._voice = voice
         self._ttl_s = ttl_s
         self._wanted = wanted
@@ -113,6 +116,8 @@ class NodeAgent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._observe(), name=f"observe {self.node}")
             group.create_task(self._tell(), name=f"tell {self.node}")
+            if self._enrolment is not None:
+                group.create_task(self._enrolment.run(), name=f"enrol {self.node}")
 
     async def _observe(self) -> None:
         after, failures = -1, 0
@@ -121,11 +126,15 @@ class NodeAgent:
             try:
                 if not self.ip:
                     raise AgentError("there is no running agent pod on the node")
-                seen = await self._client.observed(self.ip, after=after, wait_s=0 if after < 0 else LONG_POLL_S)
+                seen = await self._client.observed(
+                    self.node, self.ip, after=after, wait_s=0 if after < 0 else LONG_POLL_S
+                )
                 if seen.node != self.node:
                     raise AgentError(f"{self.ip} says that it is node {seen.node}, expected {self.node}")
             except AgentError as error:
                 failures += 1
+                if self._enrolment is not None and isinstance(error, AgentUntrusted):
+                    self._enrolment.untrusted()
                 self._fail(error)
                 after = -1
                 await asyncio.sleep(min(2.0, 0.1 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))
@@ -150,6 +159,8 @@ class NodeAgent:
         back = self._failing_since is not None
         if back:
             log.info("agent answers", extra={"node": self.node, "ip": self.ip, "afterSeconds": round(self.silent_s, 1)})
+        if self._enrolment is not None:
+            self._enrolment.saw(seen.certificate_expires_at)
         self._failing_since, self._flags = None, (True, True)
         now = time.monotonic()
         present = {(a.arena, c.node, c.at.isoformat()) for a in seen.arenas for c in a.accusations}

@@ -19,6 +19,10 @@ class Settings:
     """FLASHBOOT_HTTP_PORT."""
     agent_port: int = 9440
     """FLASHBOOT_AGENT_PORT: where agents listen."""
+    tls: str = "mutual"
+    """FLASHBOOT_TLS: mutual, or off (plain HTTP to agents that run without TLS, too; for tests only)."""
+    certificate_s: int = 86400
+    """FLASHBOOT_CERTIFICATE_SECONDS: life of the certificates of agents and operator; renewed at half of it."""
     desired_ttl_s: int = 600
     """FLASHBOOT_DESIRED_TTL_SECONDS: how long an agent may rely on a desired state; it is told again every third."""
     lease_s: int = 15
@@ -41,6 +45,8 @@ _VARIABLES = {
     "http_host": "FLASHBOOT_HTTP_HOST",
     "http_port": "FLASHBOOT_HTTP_PORT",
     "agent_port": "FLASHBOOT_AGENT_PORT",
+    "tls": "FLASHBOOT_TLS",
+    "certificate_s": "FLASHBOOT_CERTIFICATE_SECONDS",
     "desired_ttl_s": "FLASHBOOT_DESIRED_TTL_SECONDS",
     "lease_s": "FLASHBOOT_LEASE_SECONDS",
     "renew_deadline_s": "FLASHBOOT_RENEW_DEADLINE_SECONDS",
@@ -55,7 +61,7 @@ _ALSO = {"namespace": "POD_NAMESPACE", "identity": "POD_NAME"}
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Raises ValueError, naming the variable, for a value of the wrong kind."""
+    """Raises ValueError, naming the variable, for a value of the wrong kind or out of its range."""
     given: dict[str, str | int | float] = {}
     for field, variable in _VARIABLES.items():
         text = environment.get(variable, "") or environment.get(_ALSO.get(field, ""), "")
@@ -71,4 +77,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         raise ValueError(
             "FLASHBOOT_RENEW_EVERY_SECONDS < FLASHBOOT_RENEW_DEADLINE_SECONDS < FLASHBOOT_LEASE_SECONDS does not hold"
         )
+    if settings.tls not in ("mutual", "off"):
+        raise ValueError(f"FLASHBOOT_TLS={settings.tls!r}: expected mutual or off")
+    if settings.certificate_s < 10:
+        raise ValueError(f"FLASHBOOT_CERTIFICATE_SECONDS={settings.certificate_s}: expected 10 or more")
     return settings

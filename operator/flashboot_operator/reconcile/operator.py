@@ -7,11 +7,13 @@ import logging
 import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 from aiohttp import web
 
 from flashboot_operator.agents.client import AgentClient
+from flashboot_operator.agents.enrol import Signing
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.core.settings import Settings
 from flashboot_operator.crdgen import served_schema
@@ -26,6 +28,7 @@ from flashboot_operator.reconcile.http import Object, application, serve
 from flashboot_operator.reconcile.metrics import registry_of
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects
+from flashboot_operator.reconcile.trust import Trust
 from flashboot_operator.reconcile.view import nodes_view, view
 
 log = logging.getLogger(__name__)
@@ -49,11 +52,15 @@ class Operator:
         self.recorder = Recorder(kube, instance=settings.identity)
         self.objects = Objects(kube)
         self.controller = Controller(kube, self.objects, self.recorder)
+        client = AgentClient(port=settings.agent_port, tls=settings.tls == "mutual")
+        life = timedelta(seconds=settings.certificate_s)
+        self.trust = Trust(kube, client, namespace=settings.namespace, life=life) if settings.tls == "mutual" else None
         self.fleet = Fleet(
-            AgentClient(port=settings.agent_port),
+            client,
             self.lease,
             ttl_s=settings.desired_ttl_s,
             on_change=self.controller.on_agent,
+            signing=Signing(self.trust.sign, life) if self.trust is not None else None,
         )
         self.mirror = Mirror(
             kube,
@@ -93,6 +100,10 @@ class Operator:
             tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
             if not await _first(stop, self.mirror.synced()):
                 return
+            if self.trust is None:
+                log.warning("TLS is off: whoever reaches an agent may command it and read its arenas")
+            elif not await _first(stop, self.trust.ready()):
+                return
             self.leading = True
             stack.push_async_callback(self.fleet.close)
             self._endpoints(self.mirror.addresses())
@@ -104,6 +115,7 @@ class Operator:
                 asyncio.create_task(self.controller.queue.run(), name="queue"),
                 asyncio.create_task(self.recorder.run(), name="events"),
                 asyncio.create_task(self._resync(), name="resync"),
+                *([asyncio.create_task(self.trust.keep(), name="trust")] if self.trust is not None else []),
                 asyncio.create_task(self.kopf.run(), name="kopf"),
             ]
             tasks.append(asyncio.create_task(self._own_signals(stop), name="signals"))
