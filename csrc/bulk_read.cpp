@@ -50,7 +50,7 @@ class Reader {
  public:
   Reader(std::span<const int> files, std::span<const Extent> extents, std::span<std::byte> memory, std::size_t unit,
          bool direct)
-      : files_(files), extents_(extents), memory_(memory), unit_(unit), direct_(direct) {
+      : files_(files), extents_(extents), memory_(memory), direct_(direct) {
     if (direct) {
       // Whole blocks around any run of a unit.
       scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlock, round_up(unit) + 2 * kBlock)));
@@ -197,7 +197,6 @@ class Reader {
   std::span<const int> files_;
   std::span<const Extent> extents_;
   std::span<std::byte> memory_;
-  std::size_t unit_;
   bool direct_;
   std::unique_ptr<std::byte, Free> scratch_;
   Batch batch_;

@@ -7,11 +7,8 @@ import os
 import shutil
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flashboot_agent.core import checkpoint
 from flashboot_agent.core.checkpoint import check_config, check_weights
@@ -20,27 +17,11 @@ from flashboot_agent.core.errors import (
     CheckpointMalformed,
     CheckpointMissing,
     CheckpointTruncated,
-    FlashBootError,
 )
-from flashboot_agent.core.safetensors_header import BITS, LENGTH_BYTES, MAX_HEADER, check_header, header_length
+from flashboot_agent.core.safetensors_header import BITS, LENGTH_BYTES, MAX_HEADER, check_header
+from tests.checkpoints import entry, tensor_file
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-
-
-def entry(dtype: str, shape: list[int], begin: int) -> dict[str, Any]:
-    nbytes = BITS[dtype] // 8
-    for size in shape:
-        nbytes *= size
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, begin + nbytes]}
-
-
-def tensor_file(entries: dict[str, Any], data: int, *, metadata: object = None) -> bytes:
-    header = dict(entries)
-    if metadata is not None:
-        header["__metadata__"] = metadata
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
 SHARD_ONE = tensor_file({"a": entry("BF16", [4, 8], 0), "b": entry("F32", [3], 64)}, 76, metadata={"format": "pt"})
@@ -215,6 +196,9 @@ def test_a_truncation_names_the_tensor_and_the_missing_bytes(folder: Path) -> No
         (tensor_file({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}, 1), "no whole bytes"),
         (tensor_file({"a": {"dtype": "U8", "shape": [2**62, 2**62, 0], "data_offsets": [0, 0]}}, 0), "beyond 64 bits"),
         (tensor_file({"a": [1]}, 0), "entry is no object"),
+        (tensor_file({"a": {"dtype": "U8", "shape": [0]}}, 0), "'a': no data_offsets"),
+        (tensor_file({"a": {**entry("U8", [4], 0), "strides": [1]}}, 4), "'a': unknown key 'strides'"),
+        (tensor_file({"a": entry("U8", [4], 0) | {"data_offsets": [0, 2**70]}}, 4), "no pair"),
         (tensor_file({"\ud800": entry("U8", [0], 0)}, 0), "no Unicode text"),
         (tensor_file({}, 0, metadata={"a": 1}), "__metadata__"),
         (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
@@ -233,7 +217,11 @@ def test_a_malformed_shard_is_named(folder: Path, content: bytes, message: str) 
 def test_tensors_may_come_in_any_order_and_sub_byte_types_may_fill_bytes() -> None:
     text = json.dumps({"b": entry("U8", [2], 3), "a": {"dtype": "F4", "shape": [6], "data_offsets": [0, 3]}}).encode()
     header = check_header(text, LENGTH_BYTES + len(text) + 5, "x")
-    assert header.tensors == {"a", "b"}
+    assert [(t.name, t.dtype, t.shape, t.begin, t.end) for t in header.tensors] == [
+        ("a", "F4", (6,), 0, 3),
+        ("b", "U8", (2,), 3, 5),
+    ]
+    assert (header.data_start, header.data_bytes) == (LENGTH_BYTES + len(text), 5)
 
 
 def test_a_problem_can_be_made_of_every_error(folder: Path) -> None:
@@ -248,56 +236,37 @@ def test_a_problem_can_be_made_of_every_error(folder: Path) -> None:
     assert found.value.problem().to_json()
 
 
-# Whatever the bytes
+def test_every_dtype_of_the_format_has_its_size_in_bits() -> None:
+    """As in safetensors 0.8; a new one is refused by name until somebody has said here how large it is."""
+    sizes: dict[int, list[str]] = {}
+    for dtype, bits in BITS.items():
+        sizes.setdefault(bits, []).append(dtype)
+    assert {bits: sorted(names) for bits, names in sizes.items()} == {
+        4: ["F4"],
+        6: ["F6_E2M3", "F6_E3M2"],
+        8: ["BOOL", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0", "I8", "U8"],
+        16: ["BF16", "F16", "I16", "U16"],
+        32: ["F32", "I32", "U32"],
+        64: ["C64", "F64", "I64", "U64"],
+    }
+    for dtype in BITS:
+        text = json.dumps({"a": entry(dtype, [8, 3], 0), "scalar": entry("F64", [], BITS[dtype] * 3)}).encode()
+        assert len(check_header(text, LENGTH_BYTES + len(text) + BITS[dtype] * 3 + 8, "x").tensors) == 2
 
 
-def only_our_errors(content: bytes) -> None:
-    try:
-        length = header_length(content[:LENGTH_BYTES], len(content), "file")
-        check_header(content[LENGTH_BYTES : LENGTH_BYTES + length], len(content), "file")
-    except FlashBootError as error:
-        assert "file" in str(error)  # noqa: PT017 # success is allowed too: a mutation may hit only padding
+def test_the_hugging_face_cache_is_a_folder_of_links(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "blobs").mkdir()
+    (cache / "snapshots/r1").mkdir(parents=True)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(cache / f"blobs/{number}")
+        (cache / "snapshots/r1" / file.name).symlink_to(f"../../blobs/{number}")
+    assert check_weights(cache / "snapshots/r1").tensors == 4
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.sampled_from([SHARD_ONE, SHARD_TWO]), st.data())
-def test_mutated_files_raise_only_our_errors(shard: bytes, data: st.DataObject) -> None:
-    content = bytearray(shard)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        match data.draw(st.sampled_from(["set", "cut", "insert"])):
-            case "set":
-                content[at] = data.draw(st.integers(0, 255))
-            case "cut":
-                del content[at : at + data.draw(st.integers(1, 9))]
-            case _:
-                content[at:at] = data.draw(st.binary(min_size=1, max_size=9))
-        if not content:
-            break
-    only_our_errors(bytes(content))
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=12,
-)
-entries = st.fixed_dictionaries(
-    {},
-    optional={
-        "dtype": st.sampled_from(sorted(BITS)) | json_values,
-        "shape": st.lists(st.integers(-1, 2**65), max_size=4) | json_values,
-        "data_offsets": st.lists(st.integers(-1, 40), min_size=2, max_size=2) | json_values,
-    },
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.sampled_from(["a", "b", "__metadata__"]), entries | json_values), st.integers(0, 40))
-def test_any_json_header_raises_only_our_errors(header: dict[str, Any], data: int) -> None:
-    only_our_errors(tensor_file(header, data))
-
-
-@given(st.binary(max_size=100))
-def test_any_bytes_raise_only_our_errors(content: bytes) -> None:
-    only_our_errors(content)
+def test_a_header_of_100_000_tensors_is_checked() -> None:
+    """Its time is measured elsewhere; here, that nothing grows with the square of their number."""
+    entries = {f"layers.{i}.weight": entry("BF16", [4], 8 * i) for i in range(100_000)}
+    text = json.dumps(entries).encode()
+    header = check_header(text, LENGTH_BYTES + len(text) + 800_000, "x")
+    assert header.tensors[99_999].begin == 799_992

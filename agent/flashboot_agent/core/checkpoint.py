@@ -12,7 +12,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from flashboot_agent.core.errors import (
     CheckpointIndexMissingShard,
@@ -60,17 +60,61 @@ def check_weights(folder: Path) -> Weights:
     """Check all weight files: those that the index names, or all *.safetensors when there is no index.
 
     Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard, CheckpointTruncated."""
-    _require_folder(folder)
-    wanted = _shards(folder)
+    wanted = shards(folder)
     tensors = data_bytes = 0
-    for file, names in sorted(wanted.items()):
-        header = _header(folder / file)
-        absent = sorted(names - header.tensors)
-        if absent:
-            raise CheckpointMalformed(f"{folder / file} has no tensor {absent[0]!a}, which {INDEX} places there")
+    for file, names in wanted.items():
+        with open_file(folder / file, CheckpointIndexMissingShard) as opened:
+            header = read_header(opened, folder / file)
+        require_placed(names, header, folder / file)
         tensors += len(header.tensors)
         data_bytes += header.data_bytes
-    return Weights(tuple(sorted(wanted)), tensors, data_bytes)
+    return Weights(tuple(wanted), tensors, data_bytes)
+
+
+def shards(folder: Path) -> dict[str, frozenset[str]]:
+    """File name, in order → the tensors that the index places in it; none when there is no index.
+
+    Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard."""
+    _require_folder(folder)
+    return dict(sorted(_shards(folder).items()))
+
+
+def require_placed(names: frozenset[str], header: Header, path: Path) -> None:
+    """Raises CheckpointMalformed when the index places a tensor in a file that does not have it."""
+    absent = sorted(names.difference(tensor.name for tensor in header.tensors)) if names else []
+    if absent:
+        raise CheckpointMalformed(f"{path} has no tensor {absent[0]!a}, which {INDEX} places there")
+
+
+def read_header(file: BinaryIO, path: Path) -> Header:
+    """The checked header of an open weight file; its descriptor stands behind it then.
+
+    Raises CheckpointMissing, CheckpointMalformed, CheckpointTruncated."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        length = header_length(file.read(LENGTH_BYTES), size, str(path))
+        text = file.read(length)
+    except OSError as error:
+        raise CheckpointMissing(f"{path} can't be read: {error.strerror}") from error
+    if len(text) < length:  # somebody cuts it while we look
+        raise CheckpointTruncated(f"{path} ended while its header was read")
+    return check_header(text, size, str(path))
+
+
+def open_file(path: Path, absent: type[FlashBootError] = CheckpointMissing) -> BinaryIO:
+    """A regular file, opened for reading; what else the name may lead to is never waited for.
+
+    Raises `absent`, CheckpointMissing, CheckpointMalformed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would hold us for ever
+    except FileNotFoundError:
+        raise absent(f"{path} is not there") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise CheckpointMissing(f"{path} can't be opened: {getattr(error, 'strerror', error)}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise CheckpointMalformed(f"{path} is no regular file")
+    return os.fdopen(fd, "rb")
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
@@ -129,41 +173,16 @@ def _stays_inside(file: str) -> bool:
         return False
 
 
-def _header(path: Path) -> Header:
-    with _open(path, CheckpointIndexMissingShard) as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            length = header_length(file.read(LENGTH_BYTES), size, str(path))
-            text = file.read(length)
-        except OSError as error:
-            raise CheckpointMissing(f"{path} can't be read: {error.strerror}") from error
-    if len(text) < length:  # somebody cuts it while we look
-        raise CheckpointTruncated(f"{path} ended while its header was read")
-    return check_header(text, size, str(path))
-
-
 def _read(path: Path, absent: type[FlashBootError]) -> bytes:
     """A whole small file, up to the limit of a header."""
-    with _open(path, absent) as file:
+    with open_file(path, absent) as file:
         try:
-            text: bytes = file.read(MAX_HEADER + 1)
+            text = file.read(MAX_HEADER + 1)
         except OSError as error:
             raise CheckpointMissing(f"{path} can't be read: {error.strerror}") from error
     if len(text) > MAX_HEADER:
         raise CheckpointMalformed(f"{path} is larger than {MAX_HEADER} bytes")
     return text
-
-
-def _open(path: Path, absent: type[FlashBootError]) -> Any:
-    """A regular file, opened for reading."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a FIFO would hold us for ever
-            raise CheckpointMalformed(f"{path} is no regular file")
-        return path.open("rb")
-    except FileNotFoundError:
-        raise absent(f"{path} is not there") from None
-    except OSError as error:
-        raise CheckpointMissing(f"{path} can't be opened: {error.strerror}") from error
 
 
 def _exists(path: Path) -> bool:

@@ -4,15 +4,19 @@ The format: 8 bytes little-endian with the length of the header, the header (a J
 data_offsets; and `__metadata__`), then the tensors' bytes without gaps up to the end of the file.
 Source: github.com/huggingface/safetensors, "Format", and its `Metadata::validate`.
 
-Pure: whatever bytes it gets, the answer is a Header, CheckpointTruncated or CheckpointMalformed; these name the file
-and the tensor.
+Pure: whatever bytes it gets, the answer is a Header, CheckpointTruncated or CheckpointMalformed; these name the file,
+and where there is one the tensor and the offset. Stricter than the library in one thing: a key that an entry does not
+have by the format is refused, not skipped.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from flashboot_agent.core.errors import CheckpointMalformed, CheckpointTruncated
 
@@ -31,10 +35,27 @@ BITS: Final = {
 }
 """dtype → bits of one element (safetensors 0.8)."""
 
+_KEYS: Final = frozenset(("dtype", "shape", "data_offsets"))
+
+
+class Tensor(NamedTuple):
+    """One tensor of a file; `begin` and `end` count bytes from the end of the header."""
+
+    begin: int
+    end: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Header:
-    tensors: frozenset[str]
+    """A sound header. Holds always: the tensors follow each other without gap or overlap, up to the end of the file."""
+
+    tensors: tuple[Tensor, ...]
+    """In the order of their bytes."""
+    data_start: int
+    """Offset in the file of the first tensor's first byte."""
     data_bytes: int
 
 
@@ -58,46 +79,56 @@ def check_header(text: bytes, file_bytes: int, name: str) -> Header:
     """Check a whole header of a file of `file_bytes`.
 
     Raises CheckpointTruncated when tensors lie beyond the end of the file, CheckpointMalformed."""
+    with _no_collections():
+        return _checked(text, file_bytes, name)
+
+
+def _checked(text: bytes, file_bytes: int, name: str) -> Header:
     entries = json_object(text, f"{name}: the header")
     metadata = entries.pop("__metadata__", None)
     if metadata is not None and not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
         raise CheckpointMalformed(f"{name}: __metadata__ is not an object of strings")
-    spans = sorted((*_span(tensor, entry, name), tensor) for tensor, entry in entries.items())
-    there = file_bytes - LENGTH_BYTES - len(text)
-    end = 0
-    for begin, stop, tensor in spans:
-        if begin != end:
-            what = "leaves a gap after" if begin > end else "overlaps the tensor that ends at"
-            raise CheckpointMalformed(f"{name}: tensor {tensor!a} begins at data byte {begin} and {what} byte {end}")
-        if stop > there:
+    tensors = sorted(_tensor(tensor, entry, name) for tensor, entry in entries.items())
+    start = LENGTH_BYTES + len(text)
+    there = file_bytes - start
+    last = 0
+    for begin, end, tensor, _, _ in tensors:
+        if begin != last:
+            what = "leaves a gap after" if begin > last else "overlaps the tensor that ends at"
+            raise CheckpointMalformed(f"{name}: tensor {tensor!a} begins at data byte {begin} and {what} byte {last}")
+        if end > there:
             raise CheckpointTruncated(
-                f"{name} has {there} data bytes; {stop - there} of tensor {tensor!a} at [{begin}, {stop}) are missing"
+                f"{name} has {there} data bytes; {end - there} of tensor {tensor!a} at [{begin}, {end}) are missing"
             )
-        end = stop
-    if end != there:
-        raise CheckpointMalformed(f"{name}: its tensors end at data byte {end}, the file has {there} data bytes")
-    return Header(frozenset(entries), end)
+        last = end
+    if last != there:
+        raise CheckpointMalformed(f"{name}: its tensors end at data byte {last}, the file has {there} data bytes")
+    return Header(tuple(tensors), start, last)
 
 
-def _span(tensor: str, entry: object, name: str) -> tuple[int, int]:
-    """The checked data_offsets of one entry."""
+def _tensor(tensor: str, entry: object, name: str) -> Tensor:
+    """One checked entry."""
 
     def refuse(why: str) -> NoReturn:
-        raise CheckpointMalformed(f"{name}: tensor {tensor!a}: {why}")
+        raise CheckpointMalformed(f"{name}: tensor {_short(tensor)}: {why}")
 
-    if any("\ud800" <= char <= "\udfff" for char in tensor):  # half a surrogate pair, written as an escape
-        refuse("its name is no Unicode text")
+    if not tensor.isascii() and any("\ud800" <= char <= "\udfff" for char in tensor):
+        refuse("its name is no Unicode text")  # half a surrogate pair, written as an escape
     if not isinstance(entry, dict):
         refuse("its entry is no object")
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if entry.keys() != _KEYS:
+        if extra := sorted(entry.keys() - _KEYS):
+            refuse(f"unknown key {_short(extra[0])}")
+        refuse(f"no {sorted(_KEYS - entry.keys())[0]}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         refuse(f"unknown dtype {_short(dtype)}")
-    if not isinstance(shape, list) or not all(_is_size(size) for size in shape):
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
         refuse(f"shape {_short(shape)} is no list of sizes")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
         refuse(f"data_offsets {_short(offsets)} is no pair of offsets")
-    begin, stop = offsets
-    if begin > stop:
+    begin, end = offsets
+    if begin > end:
         refuse(f"data_offsets {_short(offsets)} run backwards")
     bits = BITS[dtype]
     for size in shape:
@@ -106,13 +137,27 @@ def _span(tensor: str, entry: object, name: str) -> tuple[int, int]:
             refuse(f"shape {_short(shape)} is beyond 64 bits")
     if bits % 8:
         refuse(f"{dtype} of shape {_short(shape)} has {bits} bits, no whole bytes")
-    if bits // 8 != stop - begin:
-        refuse(f"{dtype} of shape {_short(shape)} has {bits // 8} bytes, data_offsets {_short(offsets)} {stop - begin}")
-    return begin, stop
+    if bits // 8 != end - begin:
+        refuse(f"{dtype} of shape {_short(shape)} has {bits // 8} bytes, data_offsets {_short(offsets)} {end - begin}")
+    return Tensor(begin, end, tensor, dtype, tuple(shape))
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A header of 100,000 tensors makes so many objects at once that looking for cycles among them, again and again,
+    would take as long as checking them."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    return type(value) is int and 0 <= value <= _LARGEST  # a bool is no size
 
 
 def _short(value: object) -> str:

@@ -120,7 +120,7 @@ def sealed_copy(name: str, data: bytes) -> int:
     return fd
 
 
-def write_all(fd: int, data: bytes, offset: int) -> None:
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of `data` at `offset`; one call may take less."""
     view = memoryview(data)
     done = 0
