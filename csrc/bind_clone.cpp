@@ -8,6 +8,7 @@
 
 #include "advance.hpp"
 #include "bindings.hpp"
+#include "copier.hpp"
 #include "frames.hpp"
 #include "puller.hpp"
 #include "python_buffer.hpp"
@@ -70,6 +71,25 @@ void make_puller(BoundPuller* self, std::shared_ptr<Stream> stream, std::shared_
   new (self) BoundPuller(std::move(stream), std::move(marks), lane, memory, digests, settings, nice);
 }
 
+class BoundCopier : LaneBuffers {
+ public:
+  BoundCopier(std::shared_ptr<Marks> source, nb::handle source_memory, std::shared_ptr<Marks> marks, std::size_t lane,
+              nb::handle memory, nb::handle digests, std::size_t threads, int nice)
+      : LaneBuffers(memory, digests), source_memory_(source_memory), nice_(nice),
+        copier_(std::move(source), source_memory_.bytes(),
+                Lane(std::move(marks), lane, memory_.writable(), digests_.bytes()), threads) {}
+
+  Advance advance(double patience) {
+    be_nice(nice_);  // the threads that it starts inherit it
+    return copier_.advance(seconds(patience));
+  }
+
+ private:
+  PinnedBuffer source_memory_;
+  int nice_;
+  LaneCopier copier_;
+};
+
 void bound_serve(Stream& stream, Marks& marks, nb::handle memory, Served& served,
                  const std::vector<std::shared_ptr<EgressBucket>>& buckets, double idle, double silence, double reply,
                  int nice) {
@@ -84,6 +104,7 @@ void bound_serve(Stream& stream, Marks& marks, nb::handle memory, Served& served
 
 void bind_clone(nb::module_& module) {
   module.attr("SERVE_LIMIT") = kMaxPull;
+  module.attr("DIGEST_CHUNK") = kDigestChunk;
   const nb::call_guard<nb::gil_scoped_release> unlocked;
 
   module.def("serve", &bound_serve, nb::arg("stream"), nb::arg("marks"), nb::arg("memory"), nb::arg("served"),
@@ -104,6 +125,13 @@ void bind_clone(nb::module_& module) {
            nb::arg("digests"), nb::kw_only(), nb::arg("request_bytes"), nb::arg("in_flight"), nb::arg("poll"),
            nb::arg("silence"), nb::arg("overdue_floor"), nb::arg("nice"))
       .def("advance", &BoundPuller::advance, nb::arg("seconds"), unlocked);
+
+  nb::class_<BoundCopier>(module, "LaneCopier")
+      .def(nb::init<std::shared_ptr<Marks>, nb::handle, std::shared_ptr<Marks>, std::size_t, nb::handle, nb::handle,
+                    std::size_t, int>(),
+           nb::arg("source"), nb::arg("source_memory"), nb::arg("marks"), nb::arg("lane"), nb::arg("memory"),
+           nb::arg("digests"), nb::kw_only(), nb::arg("threads"), nb::arg("nice"))
+      .def("advance", &BoundCopier::advance, nb::arg("seconds"), unlocked);
 }
 
 }  // namespace flashboot

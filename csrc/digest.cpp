@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "xxh3.hpp"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -29,7 +31,15 @@ void store_little_endian(std::uint64_t value, std::byte* out) noexcept {
 
 }  // namespace
 
-std::uint64_t xxh3_64(Bytes data) noexcept { return XXH3_64bits(data.data(), data.size()); }
+std::uint64_t xxh3_64(Bytes data) noexcept {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) {
+    return xxh3_64_avx2(data.data(), data.size());
+  }
+#endif
+  return XXH3_64bits(data.data(), data.size());
+}
 
 std::uint64_t chunk_digest(Bytes chunk) noexcept {
   std::array<std::byte, kGather * kValueBytes> values;

@@ -256,3 +256,5 @@ def bulk_read(
 
 SERVE_LIMIT: Final[int]
 """MAX_PULL of wire/frames.py, as compiled in; a test compares them."""
+DIGEST_CHUNK: Final[int]
+"""DIGEST_CHUNK_BYTES of core/digest.py, as compiled in; a test compares them."""
