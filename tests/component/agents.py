@@ -3,8 +3,8 @@
 The test stands in for the door (files in the run folder), for the operator (HTTP) and for the engine (the attach
 protocol over the pod's socket, real memfds). Nothing here sleeps for luck: `eventually` waits for a condition.
 
-Without TLS, unless a node is given an `Issuer` (tests/component/trust.py): it is enrolled then, and `call` comes as the
-operator.
+Without TLS, unless a node is given an `Issuer` (tests/component/trust.py): then `call` comes as the operator, and the
+node is enrolled unless an operator shall do that.
 """
 
 from __future__ import annotations
@@ -105,7 +105,15 @@ class NamedConnection(http.client.HTTPSConnection):
 class Node:
     """One node: a holder and an agent, started and killed at will."""
 
-    def __init__(self, name: str, folder: Path, *, budget: int = 1 << 30, issuer: Issuer | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        budget: int = 1 << 30,
+        issuer: Issuer | None = None,
+        enrolled: bool = True,
+    ) -> None:
         self.name = name
         self.issuer = issuer
         self.run = folder / name
@@ -123,8 +131,9 @@ class Node:
         self.context: ssl.SSLContext | None = None
         if issuer is not None:
             self.ca_file.write_bytes(issuer.ca)
+            self.context = issuer.operator_context() if enrolled else issuer.bootstrap_context()
+        if issuer is not None and enrolled:
             issuer.keep(name, self.run / "agent")
-            self.context = issuer.operator_context()
 
     @property
     def ca_file(self) -> Path:
@@ -173,7 +182,7 @@ class Node:
     # The operator
 
     def call(self, method: str, path: str, body: bytes | None = None, timeout: float = 30) -> tuple[int, bytes]:
-        """Over TLS with `context`, which checks that the agent is this node's."""
+        """Over TLS with `context`."""
         if self.context is None:
             link = http.client.HTTPConnection(self.ip, 9440, timeout=timeout)
         else:
@@ -306,8 +315,9 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="flashboot-"))
         self.nodes: dict[str, Node] = {}
 
-    def node(self, name: str, *, budget: int = 1 << 30, start: bool = True, issuer: Issuer | None = None) -> Node:
-        node = self.nodes[name] = Node(name, self.folder, budget=budget, issuer=issuer)
+    def node(self, name: str, *, start: bool = True, **facts: Any) -> Node:
+        """`facts`: as for Node."""
+        node = self.nodes[name] = Node(name, self.folder, **facts)
         if start:
             node.start_holder()
             node.start_agent()

@@ -87,11 +87,7 @@ def test_older_tls_is_refused(node: Node) -> None:
 
 
 def test_a_new_node_is_enrolled(cluster: Cluster) -> None:
-    node = cluster.node("node-a", start=False, issuer=ISSUER)
-    (node.run / "agent" / "credentials.pem").unlink()
-    node.start_holder()
-    node.context = ISSUER.bootstrap_context()
-    node.start_agent()
+    node = cluster.node("node-a", issuer=ISSUER, enrolled=False)
     assert node.observed().certificate_expires_at is None
     status, body = node.get("/v1/certificate")
     assert status == 503, "without a token there is nothing to show"

@@ -21,8 +21,9 @@ DAY = timedelta(days=1)
 class Issuer:
     """One cluster's CA; two of them do not believe each other."""
 
-    def __init__(self, at: datetime | None = None) -> None:
-        self.authority = Authority.new(at or now())
+    def __init__(self, at: datetime | None = None, *, authority: Authority | None = None) -> None:
+        """A new one, or (`authority`) one that an operator has made."""
+        self.authority = authority or Authority.new(at or now())
 
     @property
     def ca(self) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.component.controlplane import identities
 from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, binaries, launch
 from tests.component.controlplane.rig import OperatorProcess, Rig
 from tests.component.controlplane.rights import grant
@@ -68,6 +69,7 @@ def namespace(api: ApiServer) -> Iterator[str]:
 def operator(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     api.create("/api/v1/namespaces", {"metadata": {"name": "operator-under-test"}})
     grant(api, "operator-under-test")
+    identities.prepare(api, "operator-under-test")
     process = OperatorProcess(api, "operator-under-test", tmp_path_factory.mktemp("operator"))
     yield process
     process.kill()

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import httpx
 from aiohttp import web
 
-from flashboot_agent.wire.base import now
+from flashboot_agent.node.identity import NodeIdentity
+from flashboot_agent.wire.base import WireModel, now
 from flashboot_agent.wire.control import (
     Accepted,
     Accusation,
@@ -24,6 +25,7 @@ from flashboot_agent.wire.control import (
     Problem,
     WantedArena,
 )
+from flashboot_agent.wire.trust import Certificate
 from tests.samples import MEMORY
 
 BYTES = 1000
@@ -36,6 +38,8 @@ class FakeAgent:
     node: str
     ip: str
     port: int
+    identity: NodeIdentity
+    """The real one: certificates are not played."""
     step: int = 100
     """Bytes that a clone gets per turn."""
     hold_at: int = BYTES
@@ -56,7 +60,7 @@ class FakeAgent:
         self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._task: asyncio.Task[None] | None = None
-        self._http = httpx.AsyncClient(timeout=2, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=2, trust_env=False, verify=False)  # between fakes nothing is at stake
 
     async def start(self) -> None:
         app = web.Application()
@@ -65,11 +69,14 @@ class FakeAgent:
                 web.put("/v1/desired", self._put),
                 web.get("/v1/observed", self._observed),
                 web.get("/v1/arenas/{arena}", self._arena),
+                web.get("/v1/certificate", self._certificate_request),
+                web.put("/v1/certificate", self._certificate),
             ]
         )
+        self.identity.load()
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.ip, self.port).start()
+        await web.TCPSite(self._runner, self.ip, self.port, ssl_context=self.identity.context).start()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -79,6 +86,10 @@ class FakeAgent:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._runner:
+            assert self._runner.server is not None
+            for connection in self._runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()  # else TLS takes leave of its peer first
             await self._runner.cleanup()
             self._runner = None
 
@@ -112,8 +123,16 @@ class FakeAgent:
             self.counter += 1
             self._changed.notify_all()
 
-    def _answer(self, model: Accepted | Observed | ObservedArena | Problem, status: int = 200) -> web.Response:
+    def _answer(self, model: WireModel, status: int = 200) -> web.Response:
         return web.Response(body=model.to_json(), status=status, content_type="application/json")
+
+    async def _certificate_request(self, _: web.Request) -> web.Response:
+        return self._answer(self.identity.request())
+
+    async def _certificate(self, request: web.Request) -> web.Response:
+        self.identity.credentials.install(Certificate.model_validate_json(await request.read()))
+        await self._bump()
+        return web.Response()
 
     async def _put(self, request: web.Request) -> web.Response:
         desired = Desired.model_validate_json(await request.read())
@@ -146,6 +165,7 @@ class FakeAgent:
                 revision=self.desired.revision if self.desired else 0,
                 chunk_address=f"{self.ip}:{self.port}",
                 memory=MEMORY,
+                certificate_expires_at=self.identity.credentials.expires_at,
                 pods=list(self.pods.values()),
                 arenas=list(self.arenas.values()),
             )
@@ -246,7 +266,7 @@ class FakeAgent:
         blamed = list(mine.accusations)
         for parent in want.lanes[0].parents:
             try:
-                answer = await self._http.get(f"http://{parent.address}/v1/arenas/{want.arena}")
+                answer = await self._http.get(f"https://{parent.address}/v1/arenas/{want.arena}")
                 theirs = ObservedArena.model_validate_json(answer.content) if answer.status_code == 200 else None
             except httpx.HTTPError as error:
                 problem = Problem(reason="ParentUnreachable", message=f"{parent.node}: {error}"[:200])

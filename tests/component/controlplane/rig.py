@@ -10,9 +10,11 @@ import copy
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +22,9 @@ from typing import Any, TypeVar
 
 import httpx
 
+from flashboot_agent.node.identity import NodeIdentity
+from flashboot_agent.trust.credentials import CredentialStore
+from tests.component.controlplane import identities
 from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, free_port
 from tests.component.controlplane.fakeagents import FakeAgent
 
@@ -121,6 +126,7 @@ class Rig:
         self.operator = operator
         self.agents: dict[str, FakeAgent] = {}
         self._pods = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="flashboot-rig-"))
 
     async def close(self) -> None:
         for item in (await self.call("GET", self.path("")))["items"]:
@@ -130,6 +136,7 @@ class Rig:
             await self._quiet("DELETE", f"/api/v1/nodes/{name}")
         for agent in self.agents.values():
             await agent.close()
+        shutil.rmtree(self._folder)
 
     async def _quiet(self, method: str, path: str) -> None:
         try:
@@ -156,14 +163,21 @@ class Rig:
         name, ip = f"{self.namespace}-node-{number}", f"127.77.{host // 250}.{host % 250 + 1}"
         await self.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
         await self.merge(f"/api/v1/nodes/{name}/status", {"status": {"nodeInfo": _NODE_INFO}})
-        self.agents[name] = FakeAgent(node=name, ip=ip, port=self.operator.agent_port, **agent)
+        mounts = self._folder / name
+        mounts.mkdir()
+        identity = NodeIdentity(CredentialStore(name, mounts), ca_file=mounts / "ca.crt", token_file=mounts / "token")
+        self.agents[name] = FakeAgent(node=name, ip=ip, port=self.operator.agent_port, identity=identity, **agent)
+        await self.agent_pod(name, ip, ca_file=mounts / "ca.crt", token_file=mounts / "token")
         await self.agents[name].start()
-        await self.agent_pod(name, ip)
         return self.agents[name]
 
-    async def agent_pod(self, node: str, ip: str) -> None:
+    async def agent_pod(self, node: str, ip: str, *, ca_file: Path, token_file: Path) -> None:
+        """The pod of an agent, and what kubelet mounts into it."""
         metadata = {"labels": {"app.kubernetes.io/name": "flashboot-agent"}}
-        await self._pod(f"agent-{node}", metadata, {}, node, ip, namespace=self.operator.namespace)
+        namespace, pod = self.operator.namespace, f"agent-{node}"
+        spec = {"serviceAccountName": identities.SERVICE_ACCOUNT}
+        await self._pod(pod, metadata, spec, node, ip, namespace=namespace)
+        await asyncio.to_thread(identities.mount, self.api, namespace, pod, ca_file=ca_file, token_file=token_file)
 
     async def _pod(
         self, name: str, metadata: Object, template: Object, node: str, ip: str, *, namespace: str = ""

@@ -15,6 +15,7 @@ EVERYWHERE: list[Rule] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
 ]
 OWN_NAMESPACE: list[Rule] = [
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -22,6 +23,12 @@ OWN_NAMESPACE: list[Rule] = [
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
         "resourceNames": ["flashboot-operator"],
+        "verbs": ["get", "update"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["secrets", "configmaps"],
+        "resourceNames": ["flashboot-ca"],
         "verbs": ["get", "update"],
     },
 ]

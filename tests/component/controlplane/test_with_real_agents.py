@@ -13,6 +13,7 @@ import pytest
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.door import PublishedPod
 from tests.component.agents import MIB, Cluster, Node
+from tests.component.controlplane import identities
 from tests.component.controlplane.rig import Rig, eventually
 from tests.component.controlplane.test_crd import model_replica
 
@@ -39,15 +40,23 @@ def publish(node: Node, pod: Object, model_replica: str) -> None:
     file.with_suffix(".tmp").rename(file)
 
 
+async def real_node(rig: Rig, cluster: Cluster, name: str) -> Node:
+    """Not enrolled: the operator does that."""
+    issuer = await asyncio.to_thread(identities.issuer, rig.api, rig.operator.namespace)
+    node = cluster.node(name, start=False, issuer=issuer, enrolled=False)
+    await rig.agent_pod(name, node.ip, ca_file=node.ca_file, token_file=node.token_file)
+    await asyncio.to_thread(node.start_holder)
+    await asyncio.to_thread(node.start_agent)
+    return node
+
+
 @pytest.fixture
 async def nodes(rig: Rig, cluster: Cluster) -> AsyncIterator[list[Node]]:
     made = []
     for number in range(3):
         name = f"{rig.namespace}-{number}"
         await rig.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
-        node = await asyncio.to_thread(cluster.node, name)
-        await rig.agent_pod(name, node.ip)
-        made.append(node)
+        made.append(await real_node(rig, cluster, name))
     yield made
     for node in made:
         await rig.call("DELETE", f"/api/v1/namespaces/{rig.operator.namespace}/pods/agent-{node.name}")
