@@ -18,6 +18,8 @@ from flashboot_agent.wire.control import Desired, Observed, WantedArena
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
 from flashboot_operator.core.facts import Key
+from flashboot_operator.core.fanout.pace import Sample, keep
+from flashboot_operator.core.targets import sample_of
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ class NodeAgent:
         self._told_at = 0.0
         self._flags = (False, False)
         self._blamed: dict[tuple[str, str, str], float] = {}
+        self.samples: dict[str, tuple[Sample, ...]] = {}
+        """arena that fills → what was said of it over the last seconds."""
         self.changed = asyncio.Event()
 
     @property
@@ -165,6 +169,10 @@ class NodeAgent:
         now = time.monotonic()
         present = {(a.arena, c.node, c.at.isoformat()) for a in seen.arenas for c in a.accusations}
         self._blamed = {mark: self._blamed.get(mark, now) for mark in present}
+        same = {} if back or before is None or before.instance != seen.instance else self.samples
+        self.samples = {
+            a.arena: keep(same.get(a.arena, ()), sample_of(a, now)) for a in seen.arenas if a.state == "filling"
+        }
         if back or self.gate is None or before is None or before.instance != seen.instance:
             self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()

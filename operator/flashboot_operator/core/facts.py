@@ -14,6 +14,7 @@ from typing import Any
 from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
 from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, LABEL_MODEL_REPLICA
 from flashboot_operator.core.expected import engine_hash
+from flashboot_operator.core.fanout.pace import Sample
 
 GPU_PRODUCT = "nvidia.com/gpu.product"
 GPU_CLIQUE = "nvidia.com/gpu.clique"
@@ -86,6 +87,8 @@ class Agent:
     """arena → parent of each lane in that state."""
     put_seeds: Mapping[str, str] = field(default_factory=dict)
     """arena → seed pod in that state."""
+    samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    """arena that fills → what was said of it over the last seconds."""
 
     def arena(self, arena: str) -> ObservedArena | None:
         return next((a for a in self.observed.arenas if a.arena == arena), None)

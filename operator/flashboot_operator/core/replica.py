@@ -1,7 +1,8 @@
 """From the facts about one ModelReplica to what each of its nodes shall do: the arenas, their source or seed, the plan.
 
-Everything is computed anew from the world each time. The only memory is the name of the present source and seed of an
-arena, which keeps elections stable; without it (after a restart) the same facts lead to a sound choice again.
+Everything is computed anew from the world each time. The only memory is, per arena, the name of the present source and
+seed, which keeps elections stable, and who was found slow; without it (after a restart) the same facts lead to a sound
+choice again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import NO_DOMAIN, Agent, Node, Pod, World
 from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
 from flashboot_operator.core.fanout.model import Plan
-from flashboot_operator.core.targets import fan_out, peers
+from flashboot_operator.core.fanout.pace import Slow, judge
+from flashboot_operator.core.targets import fan_out, pace_of, peers
 
 PLACE = Place()
 """The only rank of a replica, so far."""
@@ -39,10 +41,11 @@ SEED_FAILURES = frozenset(
 
 @dataclass(frozen=True)
 class Memory:
-    """arena → present source node, arena → UID of the present seed pod."""
+    """arena → present source node, arena → UID of the present seed pod, arena → who is slow (fanout/pace.py)."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[str, Slow] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class ArenaPlan:
     seed: Pod | None = None
     lanes: Plan = ()
     """Per lane: child → parent."""
+    slow: Slow = field(default_factory=dict)
+    """Nodes that hold up others, and are therefore at the tail."""
     wanted: Mapping[str, WantedArena] = field(default_factory=dict)
 
 
@@ -163,7 +168,7 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
             wanted[node] = _want(
                 owner, result, there, "seed" if mine else "clone", seed_pod=seed.uid if seed and mine else None
             )
-        return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, None, seed, (), wanted)
+        return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, None, seed, (), {}, wanted)
 
     first = sealed[source.node]
     twins = [
@@ -172,13 +177,14 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
     link = world.agents[source.node].observed.link_bytes_per_second
     serving = {c.node for c in candidates if c.engines}
     percent = owner.spec.transfer.source_egress_percent
+    slow = judge(pace_of(world, held), memory.slow.get(arena, {}))
     forest = fan_out(
         world,
         first,
         pods=by_node,
         held=held,
         twins=twins,
-        slow=frozenset(),
+        slow=slow.keys(),
         accused=frozenset(accused),
         policy=owner.spec.transfer.domain_policy,
         percent=percent if link is not None and source.node in serving else None,
@@ -210,7 +216,7 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
             egress=told.egress_bytes_per_second if told else None,
         )
     edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
-    return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source, None, edges, wanted)
+    return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source, None, edges, slow, wanted)
 
 
 def _engines(agent: Agent, there: list[Pod]) -> int:

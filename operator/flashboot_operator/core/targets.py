@@ -5,7 +5,7 @@ An agent that says nothing of lanes has one, with the arena's watermark and pare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from flashboot_agent.core.lanes import lane_bounds
@@ -15,6 +15,7 @@ from flashboot_operator.core.fanout.fallbacks import fallbacks
 from flashboot_operator.core.fanout.forest import Forest
 from flashboot_operator.core.fanout.lanes import MAX_SOURCES, how_many, lanes_per_root
 from flashboot_operator.core.fanout.model import DomainPolicy, Facts, Member
+from flashboot_operator.core.fanout.pace import Sample
 from flashboot_operator.core.fanout.plan import grown
 
 START_DEADLINE = timedelta(seconds=15)
@@ -28,7 +29,7 @@ def fan_out(
     pods: Mapping[str, Sequence[Pod]],
     held: Mapping[str, ObservedArena],
     twins: Sequence[str],
-    slow: frozenset[str],
+    slow: Collection[str],
     accused: frozenset[tuple[str, str]],
     policy: DomainPolicy,
     percent: int | None,
@@ -67,6 +68,21 @@ def fan_out(
 
 def lanes_of(arena: ObservedArena) -> Sequence[ObservedLane]:
     return arena.lanes or [ObservedLane(watermark=arena.watermark, parent=arena.parent)]
+
+
+def sample_of(arena: ObservedArena, at: float) -> Sample:
+    """What pace.py looks at. `at`: monotonic seconds."""
+    lanes = lanes_of(arena)
+    return Sample(at, arena.watermark, tuple(lane.parent for lane in lanes), any(lane.starved for lane in lanes))
+
+
+def pace_of(world: World, held: Mapping[str, ObservedArena]) -> dict[str, tuple[Sample, ...]]:
+    """The last seconds of each node that answers and fills its arena of `held`."""
+    return {
+        node: world.agents[node].samples.get(arena.arena, ())
+        for node, arena in held.items()
+        if arena.state == "filling" and world.agents[node].fresh
+    }
 
 
 def peers(world: World, forest: Forest, node: str) -> list[list[Peer]]:

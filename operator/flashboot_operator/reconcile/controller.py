@@ -4,7 +4,7 @@
 
 The nodes come before the API server's side, so that a clone goes on while the API server is slow. Everything may
 be repeated; nothing is remembered that the API server and the agents do not hold, but for the names of the present
-sources.
+sources and who was found slow.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Controller:
         memory = self._memory.get(key) or self._remembered(owner, world, obj)
         plans = plan_replica(owner, world, memory)
         self._memory[key] = Memory(
-            {p.arena: p.source.node for p in plans if p.source}, {p.arena: p.seed.uid for p in plans if p.seed}
+            {p.arena: p.source.node for p in plans if p.source},
+            {p.arena: p.seed.uid for p in plans if p.seed},
+            {p.arena: p.slow for p in plans if p.slow},
         )
         self.fleet.want(key, {node: w for plan in plans for node, w in plan.wanted.items()}, sequence)
         self.plans[key] = (owner, world, plans)

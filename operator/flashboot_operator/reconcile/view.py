@@ -37,6 +37,7 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, st
                 "sourceReason": plan.source.reason if plan.source else None,
                 "seedPod": plan.seed.name if plan.seed else None,
                 "parents": dict(plan.lanes[0]) if plan.lanes else {},
+                "slow": sorted(plan.slow),
                 "lanes": [_differing(plan.lanes[0], edges) for edges in plan.lanes],
             }
             for plan in plans
