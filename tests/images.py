@@ -22,9 +22,9 @@ def manifest_for(nbytes: int, digest: str, arena: str = "arena-" + "a" * 32) -> 
     )
 
 
-def image_bytes(data: bytes, layout: bytes = b'{"layout": 1}') -> bytes:
+def image_bytes(data: bytes, layout: bytes = b'{"layout": 1}', arena: str = "arena-" + "a" * 32) -> bytes:
     """A whole image, put together by the format's description and not by the writer."""
     digests = chunk_digests(data)
-    header, documents = head(manifest_for(len(data), root_digest(digests)), layout, digests)
+    header, documents = head(manifest_for(len(data), root_digest(digests), arena), layout, digests)
     front = header.ljust(DOCUMENTS, b"\0") + documents
     return front.ljust(data_offset(len(documents)), b"\0") + data

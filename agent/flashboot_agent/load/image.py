@@ -11,6 +11,7 @@ an image is an ImageDamaged that names file and offset.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import struct
@@ -85,6 +86,11 @@ def data_offset(documents: int) -> int:
     return -(-(DOCUMENTS + documents) // ALIGNMENT) * ALIGNMENT
 
 
+def image_size(manifest: Manifest, layout: bytes, digests: bytes) -> int:
+    """Bytes of the whole file."""
+    return data_offset(len(manifest.to_json()) + len(layout) + len(digests)) + manifest.bytes
+
+
 @contextmanager
 def open_image(path: Path) -> Iterator[Image]:
     """Open an image and check its header and documents; the file is closed at the end.
@@ -94,7 +100,7 @@ def open_image(path: Path) -> Iterator[Image]:
         file = open_file(path)
     except FlashBootError as error:
         if not path.exists():
-            raise FileNotFoundError(f"{path} is not there") from None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         raise ImageDamaged(str(error)) from error
     with file:
         try:
