@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-SOFT_SECONDS: Final = 0.5
+SOFT_SECONDS: Final = 0.25
+"""Often enough that the operator sees within a second who is slow; four polls a second and node while bytes flow."""
 
 
 class Board:

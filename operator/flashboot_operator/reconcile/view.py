@@ -8,7 +8,7 @@ from typing import Any
 
 from flashboot_agent.wire.base import rfc3339
 from flashboot_operator.agents.fleet import Fleet
-from flashboot_operator.core.facts import Pod, World
+from flashboot_operator.core.facts import Agent, Pod, World
 from flashboot_operator.core.replica import ArenaPlan, Owner
 from flashboot_operator.core.status import lines_of
 
@@ -39,6 +39,7 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, st
                 "parents": dict(plan.lanes[0]) if plan.lanes else {},
                 "slow": sorted(plan.slow),
                 "lanes": [_differing(plan.lanes[0], edges) for edges in plan.lanes],
+                "traffic": _traffic(plan.arena, agents),
             }
             for plan in plans
         ],
@@ -61,6 +62,20 @@ def nodes_view(fleet: Fleet) -> list[Object]:
 def _differing(first: Mapping[str, str], lane: Mapping[str, str]) -> Object:
     """A lane's edges that lane 0 does not have too; null for a child that waits in this lane only."""
     return {c: lane.get(c) for c in sorted({*first, *lane}) if lane.get(c) != first.get(c)}
+
+
+def _traffic(arena: str, agents: Mapping[str, Agent]) -> Object:
+    """What the fan-out of the arena has moved so far, as the nodes say."""
+    held = {node: a for node, agent in sorted(agents.items()) if (a := agent.arena(arena)) is not None}
+    by_transport: dict[str, int] = {}
+    for mine in held.values():
+        for path in mine.paths:
+            by_transport[path.transport] = by_transport.get(path.transport, 0) + path.bytes_in
+    return {
+        "bytesByTransport": by_transport,
+        "bytesSent": {node: a.bytes_out for node, a in held.items() if a.bytes_out},
+        "refetchedChunks": sum(a.refetched_chunks for a in held.values()),
+    }
 
 
 def _pod(pod: Pod) -> Object:
