@@ -147,6 +147,27 @@ def test_root_appears_only_to_hand_folders_over(objects: Objects) -> None:
         assert folders["securityContext"]["allowPrivilegeEscalation"] is False
 
 
+def test_images_have_a_folder_on_the_node_only_when_they_are_wanted(helm: Path, objects: Objects) -> None:
+    assert "images" not in str(pod_specs(objects)["agent"])
+    specs = pod_specs(
+        render(
+            helm,
+            **{"agent.images.enabled": True, "agent.images.budgetMiB": 100, "agent.images.hostPath": "/data/x"},
+        )
+    )
+    spec = specs["agent"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "images"]
+    assert volume["hostPath"] == {"path": "/data/x", "type": "DirectoryOrCreate"}
+    (agent,), (folders,) = spec["containers"], spec["initContainers"]
+    environment = {variable["name"]: variable.get("value") for variable in agent["env"]}
+    assert environment["FLASHBOOT_IMAGES_BUDGET_BYTES"] == str(100 << 20)
+    assert environment["FLASHBOOT_IMAGES_BYTES_PER_SECOND"] == str(200 << 20)
+    for container in (agent, folders):
+        assert {"name": "images", "mountPath": "/var/lib/flashboot/images"} in container["volumeMounts"]
+    assert folders["command"][-1].endswith("chown 65532:65532 holder agent /var/lib/flashboot/images")
+    assert "images" not in str(specs["holder"])
+
+
 def test_only_the_door_is_privileged_and_shares_mounts(objects: Objects) -> None:
     privileged, propagating = [], []
     for part, spec in pod_specs(objects).items():
@@ -206,6 +227,9 @@ def test_images_come_by_tag_or_by_digest(helm: Path) -> None:
         ("holder.budgetMiB=1Gi", "budgetMiB"),
         ("holder.budgetMiB=1", "budgetMiB"),
         ("agent.image.digest=sha256:short", "digest"),
+        ("agent.images.enabled=perhaps", "enabled"),
+        ("agent.images.hostPath=images", "hostPath"),
+        ("agent.images.budget=1", "budget"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("operator.logLevel=loud", "logLevel"),
         ("foo=1", "foo"),

@@ -61,10 +61,11 @@ The folders under /run/flashboot, each owned by who writes it. kubelet makes the
 holder are not root; this is the one step that needs to be, with no capability but CHOWN.
 */}}
 {{- define "flashboot.folders" -}}
+{{- $images := and (eq .part "agent") .root.Values.agent.images.enabled }}
 - name: folders
   image: {{ include "flashboot.image" . }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  command: [sh, -ec, "cd /run/flashboot; mkdir -p holder agent pods meta; chown 65532:65532 holder agent"]
+  command: [sh, -ec, "cd /run/flashboot; mkdir -p holder agent pods meta; chown 65532:65532 holder agent{{ if $images }} /var/lib/flashboot/images{{ end }}"]
   securityContext:
     runAsUser: 0
     runAsGroup: 0
@@ -78,4 +79,7 @@ holder are not root; this is the one step that needs to be, with no capability b
     limits: {memory: 64Mi}
   volumeMounts:
     - {name: run, mountPath: /run/flashboot}
+    {{- if $images }}
+    - {name: images, mountPath: /var/lib/flashboot/images}
+    {{- end }}
 {{- end }}
