@@ -6,6 +6,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -123,3 +124,50 @@ async def test_scale_up_by_cloning_and_deletion(rig: Rig, nodes: list[Node]) -> 
         return await asyncio.to_thread(left) == [] and all([await asyncio.to_thread(n.held) == 0 for n in nodes])
 
     await eventually("no arena, no mapping is left", nothing, 40)
+
+
+async def test_certificates_are_renewed_without_a_break(rig: Rig, nodes: list[Node]) -> None:
+    rig.operator.kill()
+    node = nodes[0]
+    await asyncio.to_thread(node.kill_agent)
+    (node.run / "agent" / "credentials.pem").unlink()
+    await asyncio.to_thread(node.start_agent)
+    rig.operator.start(FLASHBOOT_CERTIFICATE_SECONDS="10")
+    ends: set[datetime | None] = set()
+
+    async def end() -> datetime | None:
+        return (await asyncio.to_thread(node.observed)).certificate_expires_at
+
+    async def three() -> bool:
+        ends.add(await end())
+        return len(ends) >= 3
+
+    try:
+        await eventually("there is a certificate", end, 30)
+        await eventually("three certificates of ten seconds, one after the other", three, 60)
+        assert None not in ends, "there was one that counted at every moment"
+        said = rig.operator.log.read_text()
+        assert said.count("agent does not answer") == 0
+        assert said.count("agent not enrolled") == 0
+    finally:
+        rig.operator.kill()
+        rig.operator.start()
+        await rig.operator.ready()
+
+
+async def test_an_agent_whose_certificate_ended_is_enrolled_again(rig: Rig, nodes: list[Node]) -> None:
+    """As after an operator that was away for a day."""
+    rig.operator.kill()
+    node = nodes[0]
+    await asyncio.to_thread(node.kill_agent)
+    issuer = await asyncio.to_thread(identities.issuer, rig.api, rig.operator.namespace)
+    issuer.keep(node.name, node.run / "agent", life=timedelta(seconds=-1))
+    await asyncio.to_thread(node.start_agent)
+    assert (await asyncio.to_thread(node.observed)).certificate_expires_at is None
+    rig.operator.start()
+    await rig.operator.ready()
+
+    async def healed() -> bool:
+        return (await asyncio.to_thread(node.observed)).certificate_expires_at is not None
+
+    await eventually("the agent has a certificate again", healed, 30)
