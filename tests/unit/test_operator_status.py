@@ -77,6 +77,14 @@ def test_a_running_clone_is_described() -> None:
     assert conditions(status)["Reconciling"] == ("True", "Progressing")
 
 
+def test_a_load_from_an_image_is_described() -> None:
+    loading = agent("n0", pods=[seen("p0")], arenas=[arena("filling", watermark=610, way="load")])
+    status = look(owner(replicas=1), world([pod("p0", "n0")], [loading]))
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    text = "pod p0: rank tp0 on n0 loads from the image on this node, at 61 %"
+    assert (ready["reason"], ready["message"]) == ("LoadingImage", text)
+
+
 def test_the_operator_away_from_an_agent_makes_nobody_unready() -> None:
     there = serving(2)
     mute = World(**{**there.__dict__, "agents": {}, "missing_agents": {"n0": 12.0, "n1": 12.0}})

@@ -71,7 +71,7 @@ def notes_of(
                 )
             if arena.sealed_at is not None:
                 took = arena.sealed_at - (arena.started_at or arena.created_at)
-                reason = "SeedSealed" if arena.way == "seed" else "CloneSealed"
+                reason = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}[arena.way]
                 text = f"{node} holds all {arena.bytes} bytes, verified, after {int(took.total_seconds() * 1000)} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
     was = {c["type"]: c for c in before}

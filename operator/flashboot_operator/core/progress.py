@@ -17,6 +17,7 @@ Stage = Literal[
     "Seeding",
     "WaitingForSeed",
     "Cloning",
+    "LoadingImage",
     "Attaching",
     "EngineStarting",
     "Ready",
@@ -27,6 +28,7 @@ ORDER: tuple[Stage, ...] = (
     "Seeding",
     "WaitingForSeed",
     "Cloning",
+    "LoadingImage",
     "Attaching",
     "EngineStarting",
     "WaitingForVolumes",
@@ -86,6 +88,9 @@ def _known(
         )
     if arena is not None and arena.state == "sealed":
         return "Attaching", "has all bytes, its engine has not attached yet"
+    if arena is not None and arena.way == "load":
+        percent = f", at {arena.watermark * 100 // arena.bytes} %" if arena.bytes else ""
+        return "LoadingImage", f"loads from the image on this node{percent}"
     if plan is None or plan.source is not None:
         return "Cloning", _cloning(plan, agent.node, arena)
     if plan.seed is not None and plan.seed.uid == pod.uid:
