@@ -1,0 +1,1 @@
+"""`flashboot`: commands for people. docs/reference/cli.md."""
