@@ -204,6 +204,7 @@ def test_a_truncation_names_the_tensor_and_the_missing_bytes(folder: Path) -> No
         (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
         (struct.pack("<Q", 3) + b"\xff{}", "no UTF-8"),
         (struct.pack("<Q", 15) + b'{"a":{},"a":{}}', "'a' comes twice"),
+        (struct.pack("<Q", 8) + b'{"a":-0}', "-0 is no integer"),
     ],
 )
 def test_a_malformed_shard_is_named(folder: Path, content: bytes, message: str) -> None:

@@ -84,7 +84,7 @@ def check_header(text: bytes, file_bytes: int, name: str) -> Header:
 
 
 def _checked(text: bytes, file_bytes: int, name: str) -> Header:
-    entries = json_object(text, f"{name}: the header")
+    entries = json_object(text, f"{name}: the header", sizes=True)
     metadata = entries.pop("__metadata__", None)
     if metadata is not None and not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
         raise CheckpointMalformed(f"{name}: __metadata__ is not an object of strings")
@@ -166,8 +166,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def json_object(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object without repeated keys and without numbers that JSON does not know.
+def json_object(text: bytes, what: str, *, sizes: bool = False) -> dict[str, Any]:
+    """A JSON object without repeated keys and without numbers that JSON does not know. `sizes`: -0 is none.
 
     Raises CheckpointMalformed."""
 
@@ -182,8 +182,18 @@ def json_object(text: bytes, what: str) -> dict[str, Any]:
     def constant(word: str) -> NoReturn:
         raise ValueError(f"{word} is no JSON number")
 
+    def integer(digits: str) -> int:
+        if digits == "-0":
+            raise ValueError("-0 is no integer")  # to the library it is a float
+        return int(digits)
+
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+        value = json.loads(
+            text.decode("utf-8"),
+            object_pairs_hook=unique,
+            parse_constant=constant,
+            parse_int=integer if sizes and b"-0" in text else None,
+        )
     except UnicodeDecodeError as error:
         raise CheckpointMalformed(f"{what} is no UTF-8 at byte {error.start}") from None
     except ValueError as error:  # also a number with more digits than Python converts
