@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from flashboot_agent.node.settings import Settings
+from flashboot_agent.wire.trust import AUDIENCE
 from kit import tools
 from kit.errors import KitError
 
@@ -98,13 +100,50 @@ def test_crds_can_be_left_out_or_not_kept(helm: Path) -> None:
     assert all("helm.sh/resource-policy" not in crd["metadata"].get("annotations", {}) for crd in given_up)
 
 
-def test_rights_have_no_wildcards_and_no_secrets(objects: Objects) -> None:
+def test_rights_have_no_wildcards_and_one_secret(objects: Objects) -> None:
     rules = [rule for (kind, _), item in objects.items() if kind in ("ClusterRole", "Role") for rule in item["rules"]]
     assert rules
     for rule in rules:
         words = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
         assert "*" not in "".join(words), rule
-        assert "secrets" not in rule["resources"], rule
+        if "secrets" in rule["resources"] or "configmaps" in rule["resources"]:
+            assert rule["resourceNames"] == ["flashboot-ca"]
+            assert rule["verbs"] == ["get", "update"]
+
+
+def test_the_cas_places_are_kept_and_never_overwritten(objects: Objects) -> None:
+    for kind in ("Secret", "ConfigMap"):
+        place = objects[kind, "flashboot-ca"]
+        assert place["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert "data" not in place, "an upgrade would take the operator's CA away"
+
+
+def test_agents_show_a_token_and_know_the_ca(objects: Objects) -> None:
+    spec = pod_specs(objects)["agent"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["ca"]["configMap"] == {"name": "flashboot-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    (source,) = volumes["token"]["projected"]["sources"]
+    assert source["serviceAccountToken"] == {"path": "token", "audience": AUDIENCE, "expirationSeconds": 3600}
+    (agent,) = spec["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in agent["volumeMounts"]}
+    assert Settings.ca_file == Path(mounts["ca"]) / "ca.crt"
+    assert Settings.token_file == Path(mounts["token"]) / "token"
+    for part in ("holder", "door"):
+        assert "token" not in {volume["name"] for volume in pod_specs(objects)[part]["volumes"]}
+
+
+@pytest.mark.parametrize(("mode", "scheme"), [("mutual", "HTTPS"), ("off", "HTTP")])
+def test_tls_is_one_value_for_all_parts(helm: Path, mode: str, scheme: str) -> None:
+    rendered = render(helm, **{"tls.mode": mode})
+    specs = pod_specs(rendered)
+    for part in ("operator", "agent"):
+        (container,) = specs[part]["containers"]
+        assert {"name": "FLASHBOOT_TLS", "value": mode} in container["env"]
+    (agent,) = specs["agent"]["containers"]
+    assert {agent[probe]["httpGet"]["scheme"] for probe in ("livenessProbe", "readinessProbe")} == {scheme}
+    assert (("Secret", "flashboot-ca") in rendered) == (mode == "mutual")
+    assert ("tokenreviews" in str(rendered["ClusterRole", "flashboot-operator"])) == (mode == "mutual")
+    assert ("flashboot-ca" in str(rendered)) == (mode == "mutual")
 
 
 def test_only_the_operator_has_rights_and_a_token(objects: Objects) -> None:
@@ -232,6 +271,7 @@ def test_images_come_by_tag_or_by_digest(helm: Path) -> None:
         ("agent.images.budget=1", "budget"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("operator.logLevel=loud", "logLevel"),
+        ("tls.mode=on", "mode"),
         ("foo=1", "foo"),
     ],
 )

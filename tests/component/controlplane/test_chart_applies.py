@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from flashboot_agent.wire.base import now
+from flashboot_operator.kube.authority import AuthorityStore
+from flashboot_operator.kube.client import Kube, load_configuration
 from kit import tools
 from kit.errors import KitError
 from kit.kubectl import Kubectl, run
+from tests.component.controlplane import identities
 from tests.component.controlplane.apiserver import ApiServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,3 +67,24 @@ def test_examples_are_accepted_as_they_are(kubectl: Kubectl) -> None:
     ]
     assert "modelreplica.flashboot.io/qwen3-moe serverside-applied" in said[0]
     assert "horizontalpodautoscaler.autoscaling/qwen3-moe serverside-applied" in said[1]
+
+
+async def test_an_upgrade_and_an_uninstall_leave_the_ca_alone(api: ApiServer, kubectl: Kubectl) -> None:
+    """The real helm, and the operator's own code in between."""
+    helm, chart, namespace = str(tools.find("helm")), str(ROOT / "charts" / "flashboot"), "flashboot-upgrade"
+    flags = ["-n", namespace, "--kubeconfig", str(api.kubeconfig), "--set", "crds.enabled=false"]
+    owned = [*flags, "--take-ownership"]  # cluster-wide names that the other tests have used
+    kubectl("create", "namespace", namespace)
+    run([helm, "install", "fb", chart, *owned])
+    kube = Kube(await load_configuration(str(api.kubeconfig)), timeout_s=10)
+    try:
+        made = (await AuthorityStore(kube, namespace).load(now())).bundle
+        run([helm, "upgrade", "fb", chart, *owned, "--set", "operator.logLevel=debug", "--set", "image.tag=other"])
+        assert identities.ca(api, namespace) == made
+        run([helm, "uninstall", "fb", "-n", namespace, "--kubeconfig", str(api.kubeconfig)])
+        run([helm, "install", "fb", chart, *flags])
+        assert identities.ca(api, namespace) == made
+        assert (await AuthorityStore(kube, namespace).load(now())).bundle == made
+    finally:
+        await kube.close()
+        run([helm, "uninstall", "fb", "-n", namespace, "--kubeconfig", str(api.kubeconfig)])
