@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import traceback
 
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a short run that shows that everything works")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks/NAME.md, too")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # everything is put back as after Ctrl-C
     names = list(BENCHMARKS) if "all" in arguments.names else arguments.names
     broken = [name for name in names if not _run(name, quick=arguments.quick, docs=arguments.docs)]
     if broken:

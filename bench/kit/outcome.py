@@ -19,7 +19,7 @@ class Options:
     @property
     def rounds(self) -> int:
         """Paired rounds after the one that is dropped."""
-        return 2 if self.quick else 7
+        return 1 if self.quick else 7
 
 
 @dataclass

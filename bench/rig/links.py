@@ -9,10 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Protocol
 
 from bench.kit.paired import RunFailed
@@ -69,7 +68,6 @@ class Links:
         except BlockingIOError:
             os.close(self._lock)
             raise RunFailed("another benchmark uses the network namespaces; wait for its end") from None
-        self._before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             remove_all()
             script(f"ip link add {BRIDGE} type bridge; ip addr add {HOST_IP}/24 dev {BRIDGE}; ip link set {BRIDGE} up")
@@ -115,7 +113,6 @@ class Links:
 
     def close(self) -> None:
         remove_all()
-        signal.signal(signal.SIGTERM, self._before)
         os.close(self._lock)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -138,7 +135,3 @@ def _namespace(number: int) -> str:
 
 def _outer(number: int) -> str:
     return f"fbb-v{number}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
