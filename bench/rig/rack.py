@@ -120,7 +120,10 @@ class Rack:
         _start(node)
 
     def _client(self) -> AgentClient:
-        return AgentClient(port=9440)
+        client = AgentClient(port=9440, tls=self._issuer is not None)
+        if self._issuer is not None:
+            client.identify(self._issuer.issue_operator())
+        return client
 
     def cpu(self) -> float:
         """CPU seconds of all agents and holders so far."""

@@ -135,8 +135,12 @@ def test_missing_settings_are_named() -> None:
 
     with pytest.raises(ValueError, match="set FLASHBOOT_NODE_NAME and FLASHBOOT_POD_IP"):
         Settings.from_env({})
+    given = {"FLASHBOOT_NODE_NAME": "n", "FLASHBOOT_POD_IP": "1.2.3.4"}
+    assert Settings.from_env(given).tls == "mutual"
     with pytest.raises(ValueError, match="FLASHBOOT_HTTP_PORT is not a port: 'x'"):
-        Settings.from_env({"FLASHBOOT_NODE_NAME": "n", "FLASHBOOT_POD_IP": "1.2.3.4", "FLASHBOOT_HTTP_PORT": "x"})
+        Settings.from_env({**given, "FLASHBOOT_HTTP_PORT": "x"})
+    with pytest.raises(ValueError, match="FLASHBOOT_TLS is neither mutual nor off: 'on'"):
+        Settings.from_env({**given, "FLASHBOOT_TLS": "on"})
 
 
 def test_an_agent_without_its_holder_says_nothing_rather_than_that_nothing_is_here(node: Node) -> None:

@@ -32,6 +32,10 @@ def test_settings_come_from_the_environment() -> None:
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(ValueError, match="FLASHBOOT_HTTP_PORT='x': expected int"):
         from_environment({"FLASHBOOT_HTTP_PORT": "x"})
+    with pytest.raises(ValueError, match="FLASHBOOT_TLS='on': expected mutual or off"):
+        from_environment({"FLASHBOOT_TLS": "on"})
+    with pytest.raises(ValueError, match="FLASHBOOT_CERTIFICATE_SECONDS=9: expected 10 or more"):
+        from_environment({"FLASHBOOT_CERTIFICATE_SECONDS": "9"})
     with pytest.raises(ValueError, match="FLASHBOOT_RENEW_DEADLINE_SECONDS"):
         from_environment({"FLASHBOOT_LEASE_SECONDS": "5"})
 
