@@ -110,6 +110,7 @@ def test_others_are_refused(store: CredentialStore, change: dict[str, object], w
 
 
 def test_one_for_another_key_is_refused(store: CredentialStore) -> None:
+    store.request()
     with pytest.raises(BadRequest, match="for a key that node node-a does not have"):
         store.install(answer(keys.certificate_request(keys.new_key(), NODE)))
 
