@@ -1,9 +1,9 @@
-"""`clone`: the agent's loops beside loops in C, real agents beside both, and an agent's own memory under many clones."""
+"""`clone`: the agent's loops beside loops in C, real agents, and an agent's own memory while it makes many clones."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -31,24 +31,15 @@ def clone(options: Options) -> Outcome:
     nbytes = (64 if options.quick else 1024) * MIB
     with offered(nbytes, 4) as kinds:
         for pages in kinds:
-            _guard(outcome, f"on one node, {pages} pages", partial(_on_node, outcome, options, nbytes, pages))
+            outcome.part(f"on one node, {pages} pages", partial(_on_node, outcome, options, nbytes, pages))
         for secure in (False, True):
             word = "on" if secure else "off"
             what = f"over loopback, TLS {word}"
-            _guard(outcome, what, partial(_over_loopback, outcome, options, nbytes, kinds[0], secure))
+            outcome.part(what, partial(_over_loopback, outcome, options, nbytes, kinds[0], secure))
             what = f"between agents over loopback, TLS {word}"
-            _guard(outcome, what, partial(_between_agents, outcome, options, nbytes, secure))
-    _guard(outcome, "memory of an agent", partial(_memory, outcome, options))
+            outcome.part(what, partial(_between_agents, outcome, options, nbytes, secure))
+    outcome.part("memory of an agent", partial(_memory, outcome, options))
     return outcome
-
-
-def _guard(outcome: Outcome, what: str, measure: Callable[[], None]) -> None:
-    """One part that fails is a row that says so, and the next part runs."""
-    say(what)
-    try:
-        measure()
-    except (RunFailed, AssertionError, OSError, RuntimeError) as error:
-        outcome.rows.append(failed(what, "x", at_least(0), f"{type(error).__name__}: {error}"))
 
 
 def _on_node(outcome: Outcome, options: Options, nbytes: int, pages: Pages) -> None:

@@ -30,7 +30,8 @@ _BURST = 256 << 10
 class Network(Protocol):
     """Where the nodes of a rack are; they are numbered from 0."""
 
-    count: int
+    @property
+    def count(self) -> int: ...
 
     def ip(self, number: int) -> str: ...
 
