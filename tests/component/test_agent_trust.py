@@ -50,6 +50,7 @@ def test_probes_need_no_certificate_and_everything_else_the_operators(node: Node
     for path in ("/healthz", "/readyz", "/metrics"):
         node.context = nobody
         assert node.get(path)[0] == 200
+    assert "flashboot_certificate_expires_timestamp_seconds 1" in node.get("/metrics")[1].decode()
     for context, who in ((nobody, "a client without a certificate"), (another, "flashboot://agent/node-b")):
         node.context = context
         for method, path in (

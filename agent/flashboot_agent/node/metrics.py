@@ -69,6 +69,13 @@ class _NodeCollector(Collector):
         yield GaugeMetricFamily(
             "flashboot_memory_budget_bytes", "Bytes that the holder may keep", value=stats.budget_bytes if stats else 0
         )
+        if self._node.identity is not None:
+            end = self._node.identity.credentials.expires_at
+            yield GaugeMetricFamily(
+                "flashboot_certificate_expires_timestamp_seconds",
+                "When this agent's certificate ends; 0 when it has none that counts",
+                value=end.timestamp() if end is not None else 0,
+            )
 
     def _total(self, name: str, text: str, counter: Counter) -> CounterMetricFamily:
         total = sum(value for (_, which), value in self._past.items() if which == counter)
