@@ -102,6 +102,11 @@ class NamedConnection(http.client.HTTPSConnection):
         self.sock = self._of.wrap_socket(plain, server_hostname=self._name)
 
 
+def mapped(fd: int, access: int) -> mmap.mmap:
+    """All of a memfd, whole pages: a part of a huge page could not be unmapped."""
+    return mmap.mmap(fd, os.fstat(fd).st_size, prot=access)
+
+
 class Node:
     """One node: a holder and an agent, started and killed at will."""
 
@@ -113,8 +118,11 @@ class Node:
         budget: int = 1 << 30,
         issuer: Issuer | None = None,
         enrolled: bool = True,
+        env: dict[str, str] | None = None,
     ) -> None:
+        """`env`: of its agent, beside what every agent has."""
         self.name = name
+        self.env = env or {}
         self.issuer = issuer
         self.run = folder / name
         for part in ("pods", "meta"):
@@ -300,6 +308,7 @@ class Node:
             "FLASHBOOT_TLS": "off" if self.issuer is None else "mutual",
             "FLASHBOOT_CA_FILE": str(self.ca_file),
             "FLASHBOOT_TOKEN_FILE": str(self.token_file),
+            **self.env,
             **env,
         }
         with open(self.run / log, "ab") as out:
@@ -391,8 +400,8 @@ class Engine:
     def seed(self, data: bytes, identity: dict[str, str] | None = None) -> attach.Ready:
         """Be the seed from start to end."""
         fd = self.allocate(len(data))
-        with mmap.mmap(fd, len(data)) as arena:
-            arena[:] = data
+        with mapped(fd, mmap.PROT_READ | mmap.PROT_WRITE) as arena:
+            arena[: len(data)] = data
         os.close(fd)
         self.commit(layout_for(len(data), identity))
         ready, fds = self.until(attach.Ready)
@@ -404,8 +413,8 @@ class Engine:
     def attach(self) -> tuple[attach.Ready, bytes]:
         """Wait until ready and read all of the arena."""
         ready, fds = self.until(attach.Ready)
-        with mmap.mmap(fds[0], ready.bytes, prot=mmap.PROT_READ) as arena:
-            data = arena[:]
+        with mapped(fds[0], mmap.PROT_READ) as arena:
+            data = arena[: ready.bytes]
         for fd in fds:
             os.close(fd)
         self.send(attach.Attached())

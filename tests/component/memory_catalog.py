@@ -1,21 +1,48 @@
-"""Arenas in plain memory, as a chunk server's catalog: the contract of transport/base.py without a holder."""
+"""Arenas in plain memory, as a server's catalog and as a child's sink: the contract of transport/base.py without a
+holder."""
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 
+from flashboot_agent._native import EgressBucket, Marks
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import NotReady, UnknownArena
-from flashboot_agent.transport.base import ArenaMeta
+from flashboot_agent.core.lanes import lane_bounds
+from flashboot_agent.memory import memfd
+from flashboot_agent.node.record import BYTES_OUT
+from flashboot_agent.transport.base import ArenaMeta, Pull, Sink
+
+MIB = 1 << 20
+
+
+def new_marks(nbytes: int, lanes: int = 1) -> Marks:
+    """Marks of an arena without a byte yet."""
+    fd = memfd.create("record", 4096)
+    try:
+        return Marks(fd, nbytes, lane_bounds(nbytes, lanes))
+    finally:
+        os.close(fd)
 
 
 class MemoryArena:
-    """One arena; `watermark` rises through `rise`, `drop` takes it away from its readers."""
+    """One arena that children read; `rise` lifts the marks of lane 0, `drop` takes it away from its readers."""
 
-    def __init__(self, arena: str, data: bytes, *, watermark: int | None = None, layout: bytes = b'{"a":1}') -> None:
-        table = chunk_digests(data)
+    def __init__(
+        self,
+        arena: str,
+        data: bytes | bytearray,
+        *,
+        watermark: int | None = None,
+        layout: bytes = b'{"a":1}',
+        lanes: int = 1,
+        table: bytes | None = None,
+    ) -> None:
+        """`table` is the digest table, where it is not that of `data` as it is now."""
+        table = table or chunk_digests(bytes(data))
         self.data = data
+        self.marks = new_marks(len(data), lanes)
         self.meta = ArenaMeta(
             arena=arena,
             identity="sha256:" + "ab" * 32,
@@ -25,23 +52,25 @@ class MemoryArena:
             digest=root_digest(table),
         )
         self.changed = threading.Condition()
-        self.watermark = len(data) if watermark is None else watermark
-        self.dropped = False
-        self.bytes_out = 0
+        self.egress = EgressBucket(0)
         self.children: list[str] = []
         """Nodes with an open lease."""
-        self.waiting = 0
-        """Readers inside wait_watermark."""
+        self.dropped = False
+        if watermark is None:
+            self.marks.fill()
+        elif watermark:
+            self.rise(watermark)
+
+    @property
+    def bytes_out(self) -> int:
+        return self.marks.counter(BYTES_OUT)
 
     def rise(self, watermark: int) -> None:
-        with self.changed:
-            self.watermark = watermark
-            self.changed.notify_all()
+        self.marks.set_verified(0, watermark)
 
     def drop(self) -> None:
-        with self.changed:
-            self.dropped = True
-            self.changed.notify_all()
+        self.dropped = True
+        self.marks.close()
 
 
 class MemoryLease:
@@ -56,29 +85,18 @@ class MemoryLease:
     def meta(self) -> ArenaMeta:
         return self._arena.meta
 
-    def wait_watermark(self, above: int, timeout: float) -> int:
-        arena = self._arena
-        deadline = time.monotonic() + timeout
-        with arena.changed:
-            arena.waiting += 1
-            arena.changed.notify_all()
-            while not arena.dropped and arena.watermark <= above and (left := deadline - time.monotonic()) > 0:
-                arena.changed.wait(left)
-            arena.waiting -= 1
-            if arena.dropped:
-                raise UnknownArena(f"{arena.meta.arena} was dropped")
-            return arena.watermark
+    @property
+    def marks(self) -> Marks:
+        return self._arena.marks
 
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        assert offset + nbytes <= self._arena.watermark, "a server must not read above the watermark"
-        view = memoryview(self._arena.data)[offset : offset + nbytes]
-        self._views.append(view)
-        return view
+    @property
+    def memory(self) -> memoryview:
+        self._views.append(memoryview(self._arena.data))
+        return self._views[-1]
 
-    def sent(self, nbytes: int) -> None:
-        with self._arena.changed:
-            self._arena.bytes_out += nbytes
-            self._arena.changed.notify_all()
+    @property
+    def buckets(self) -> list[EgressBucket]:
+        return [self._arena.egress]
 
     def close(self) -> None:
         for view in self._views:
@@ -103,6 +121,23 @@ class MemoryCatalog:
         if arena not in self.arenas or self.arenas[arena].dropped:
             raise UnknownArena(f"no arena {arena} here; it has {sorted(self.arenas)}")
         return MemoryLease(self.arenas[arena], child)
+
+
+class Target:
+    """A child's arena in plain memory."""
+
+    def __init__(self, nbytes: int, *, lanes: int = 1) -> None:
+        self.data = bytearray(nbytes)
+        self.marks = new_marks(nbytes, lanes)
+
+    def resume(self, data: bytes, received: int) -> None:
+        """As if so many bytes of lane 0 had come before, from another parent."""
+        self.data[:received] = data[:received]
+        self.marks.set_verified(0, received // MIB * MIB if received < len(data) else (len(data) - 1) // MIB * MIB)
+        self.marks.set_received(0, received)
+
+    def sink(self, pull: Pull, lane: int = 0, *, request_bytes: int = MIB) -> Sink:
+        return Sink(memoryview(self.data), self.marks, lane, pull.meta.chunk_digests, request_bytes)
 
 
 def until(condition: threading.Condition, predicate: object, seconds: float = 20) -> None:

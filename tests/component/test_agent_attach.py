@@ -14,7 +14,7 @@ from flashboot_agent.core.identity import digest_of
 from flashboot_agent.memory import memfd
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.control import Problem
-from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Engine, Node, eventually, layout_for, wanted
+from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Engine, Node, eventually, layout_for, mapped, wanted
 
 DATA = os.urandom(3 * MIB + 512)
 
@@ -98,8 +98,8 @@ def test_a_commit_is_refused_while_the_plug_in_maps_the_arena_for_writing(node: 
     node.want(wanted("seed", seed_pod=uid, pods=[uid]))
     with node.engine(uid) as engine:
         fd = engine.allocate(len(DATA))
-        with mmap.mmap(fd, len(DATA)) as arena:
-            arena[:] = DATA
+        with mapped(fd, mmap.PROT_READ | mmap.PROT_WRITE) as arena:
+            arena[: len(DATA)] = DATA
             engine.commit(layout_for(len(DATA)))
             refused, _ = engine.until(attach.Refused)
             assert refused.problem.reason == "CommitRefused"

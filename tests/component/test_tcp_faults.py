@@ -15,26 +15,42 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES, chunk_digest
-from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, NotReady, ParentUnreachable, TornFrame
-from flashboot_agent.transport.base import Pull
+from flashboot_agent._native import SERVE_LIMIT
+from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.errors import (
+    DeadlineExceeded,
+    FlashBootError,
+    NotReady,
+    ParentUnreachable,
+    TornFrame,
+    UnknownArena,
+)
+from flashboot_agent.node.record import BYTES_IN, REFETCHED
+from flashboot_agent.transport.base import Progress, Pull
+from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
-from flashboot_agent.transport.tcp_server import ServerSettings, TcpServer
+from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.control import Peer, Problem
 from flashboot_agent.wire.frames import Data, FrameParser, MetaReply, MetaRequest, Trouble, encode
-from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
+from tests.component.agents import eventually
+from tests.component.memory_catalog import MIB, MemoryArena, MemoryCatalog, Target, until
 from tests.component.proxy import ChunkProxy
 
-MIB = 1 << 20
 ARENA = "arena-" + "1" * 32
 DATA = bytes(range(256)) * (4 * MIB // 256) + b"tail"
-QUICK = PullSettings(poll=0.1, silence=0.5, piece=2.0)
+QUICK = PullSettings(poll=0.1, silence=0.5)
 
 
 @pytest.fixture
 def arena() -> MemoryArena:
     return MemoryArena(ARENA, DATA)
+
+
+@pytest.fixture
+def growing() -> MemoryArena:
+    """Without a byte yet."""
+    return MemoryArena(ARENA, DATA, watermark=0)
 
 
 Start = Callable[..., TcpServer]
@@ -45,7 +61,7 @@ def start(arena: MemoryArena) -> Iterator[Start]:
     servers: list[TcpServer] = []
 
     def start(**settings: float) -> TcpServer:
-        chosen = ServerSettings(**{"look": 0.05, **settings})  # type: ignore[arg-type]
+        chosen = ServerSettings(**settings)  # type: ignore[arg-type]
         servers.append(TcpServer(MemoryCatalog(arena), "127.0.0.1", 0, settings=chosen))
         return servers[-1]
 
@@ -66,49 +82,51 @@ def pull_from(address: str, settings: PullSettings = QUICK) -> Pull:
     return TcpTransport(settings).connect(Peer(node="parent-1", address=address), ARENA, "child-1", 10)
 
 
-def fill(pull: Pull, start: int = 0, into: bytearray | None = None) -> bytearray:
-    into = bytearray(len(DATA)) if into is None else into
+def fill(pull: Pull, target: Target | None = None, *, request_bytes: int = MIB) -> Target:
+    """To the end, through chunks that differ."""
+    target = Target(len(DATA)) if target is None else target
     with contextlib.closing(pull):
-        for _ in pull.stream(start, memoryview(into)):
+        sink = target.sink(pull, request_bytes=request_bytes)
+        while pull.advance(sink, 1).state != "done":
             pass
-    return into
+    return target
 
 
 # Damage on the way
 
 
-def test_a_flipped_byte_is_seen_by_its_digest_and_fetched_again(proxy: ChunkProxy, arena: MemoryArena) -> None:
+def test_a_flipped_byte_is_seen_by_its_digest_and_fetched_again(proxy: ChunkProxy) -> None:
     proxy.inject("flip", 2 * MIB + 5)
-    pull = pull_from(proxy.address)
-    into = bytearray(len(DATA))
-    with contextlib.closing(pull):
-        bad = []
-        for piece in pull.stream(0, memoryview(into)):
-            expected = struct.unpack_from("<Q", pull.meta.chunk_digests, piece.offset // DIGEST_CHUNK_BYTES * 8)[0]
-            if chunk_digest(memoryview(into)[piece.offset : piece.offset + piece.nbytes]) != expected:
-                bad.append(piece.offset)
-        assert bad == [2 * MIB]
-        with contextlib.closing(pull.stream(bad[0], memoryview(into))) as again:
-            next(again)
-    assert into == DATA
+    pull, target = pull_from(proxy.address), Target(len(DATA))
+    steps: list[Progress] = []
+    sink = target.sink(pull)
+    while not steps or steps[-1].state == "going":
+        steps.append(pull.advance(sink, 1))
+    assert (steps[-1].state, steps[-1].offset) == ("differs", 2 * MIB)
+    fill(pull, target)
+    assert target.data == DATA
+    assert target.marks.counter(REFETCHED) == 1
     assert proxy.happened == [("flip", 2 * MIB + 5)]
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut_in_header"])
-def test_a_parent_that_dies_in_mid_frame_is_unreachable(proxy: ChunkProxy, fault: str) -> None:
+def test_a_parent_that_dies_in_mid_frame_is_unreachable_and_the_next_goes_on_from_there(
+    proxy: ChunkProxy, fault: str
+) -> None:
     proxy.inject(fault, 2 * MIB + 7)  # type: ignore[arg-type]
-    into = bytearray(len(DATA))
-    # It may be seen while the next request is sent, so the range in the message is that one or the torn one.
-    with pytest.raises(ParentUnreachable, match=r"parent-1 .*bytes \[(2097152, 3145728|3145728, 4194304)\)"):
-        fill(pull_from(proxy.address), into=into)
-    assert into[: 2 * MIB] == DATA[: 2 * MIB]
-    assert fill(pull_from(proxy.address), 2 * MIB, into) == DATA, "another connection goes on from there"
+    target = Target(len(DATA))
+    with pytest.raises(ParentUnreachable, match=r"parent-1 .*pulling lane 0"):
+        fill(pull_from(proxy.address), target)
+    assert target.data[: 2 * MIB] == DATA[: 2 * MIB]
+    assert 2 * MIB <= target.marks.received(0) <= 2 * MIB + 7
+    assert fill(pull_from(proxy.address), target).data == DATA
+    assert target.marks.counter(BYTES_IN) == len(DATA), "nothing twice, not even inside of a chunk"
 
 
 def test_a_parent_that_goes_silent_is_given_up_in_time(proxy: ChunkProxy) -> None:
     proxy.inject("stall", 3 * MIB + 11)
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match=r"parent-1 .*bytes \[3145728, 4194304\)"):
+    with pytest.raises(DeadlineExceeded, match=r"parent-1 .*lane 0"):
         fill(pull_from(proxy.address))
     assert time.monotonic() - began < 30, "the deadline is 0.5 s; a whole machine may be slow"
 
@@ -116,7 +134,7 @@ def test_a_parent_that_goes_silent_is_given_up_in_time(proxy: ChunkProxy) -> Non
 def test_two_requests_are_in_flight(proxy: ChunkProxy) -> None:
     fill(pull_from(proxy.address))
     assert proxy.most_unanswered == 2
-    fill(pull_from(proxy.address, PullSettings(chunk_bytes=64 << 10, in_flight=5)))
+    fill(pull_from(proxy.address, PullSettings(in_flight=5)), request_bytes=64 << 10)
     assert 2 < proxy.most_unanswered <= 5
 
 
@@ -172,11 +190,16 @@ class ScriptedParent(threading.Thread):
                 pass
 
 
+class StreamEnded(AssertionError):
+    """The other end closed; fails a test that expects a frame."""
+
+
 def read_frame(sock: socket.socket) -> frames.Frame:
     parser = FrameParser()
     while True:
         data = sock.recv(parser.wants)
-        assert data, "the stream ended"
+        if not data:
+            raise StreamEnded
         frame = parser.feed(data)
         if frame is not None:
             return frame
@@ -195,7 +218,7 @@ def good_meta(arena: MemoryArena) -> bytes:
     return encode(head) + meta.chunk_digests + meta.layout
 
 
-HEADER_OF_4_GIB = struct.pack("<4sBBHI", b"FBCH", 1, 2, 0, 2**32 - 1)
+HEADER_OF_4_GIB = struct.pack("<4sBBHI", b"FBCH", frames.VERSION, 2, 0, 2**32 - 1)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +227,7 @@ HEADER_OF_4_GIB = struct.pack("<4sBBHI", b"FBCH", 1, 2, 0, 2**32 - 1)
         (b"HTTP/1.1 400 Bad Request\r\n", TornFrame, "no chunk protocol"),
         (HEADER_OF_4_GIB, TornFrame, "4294967295 bytes"),
         (encode(Data(0, 0, 0)), TornFrame, "answered Data"),
-        (b"FBCH", ParentUnreachable, "middle of a frame"),
+        (b"FBCH", ParentUnreachable, "ended after 4 of 12 bytes"),
         (b"", ParentUnreachable, "ended the connection"),
         (encode(Trouble(Problem(reason="NotReady", message="later"))), NotReady, "parent-1 .*later"),
     ],
@@ -226,31 +249,55 @@ def test_a_digest_table_with_another_root_is_refused(arena: MemoryArena) -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "message"),
+    ("answer", "error"),
     [
-        (b"\0" * 12, TornFrame, "no chunk protocol"),
-        (encode(Data(MIB, 4 * MIB, MIB)), TornFrame, "answered Data"),  # an offset that was not asked for
-        (encode(Data(0, 4 * MIB, MIB - 1)), TornFrame, "answered Data"),  # a length that was not asked for
-        (encode(Data(0, 5 * MIB, MIB)), TornFrame, "answered Data"),  # a watermark beyond the arena
-        (encode(Data(0, 4 * MIB, 0)), DeadlineExceeded, "sends none"),  # has it and does not give it
+        (b"\0" * 12, TornFrame),
+        (encode(Data(MIB, 4 * MIB, MIB)), TornFrame),  # an offset that was not asked for
+        (encode(Data(0, 4 * MIB, MIB - 1)), TornFrame),  # a length that was not asked for
+        (encode(Data(0, 5 * MIB, MIB)), TornFrame),  # a watermark beyond the arena
+        (encode(frames.Pull(0, 1, 0)), TornFrame),  # a child's word
+        (HEADER_OF_4_GIB, TornFrame),
+        (encode(Data(0, 4 * MIB, 0)), DeadlineExceeded),  # has it and does not give it
+        (encode(Trouble(Problem(reason="UnknownArena", message="gone"))), UnknownArena),
     ],
 )
-def test_a_bad_answer_to_a_pull(arena: MemoryArena, answer: bytes, error: type[Exception], message: str) -> None:
+def test_a_bad_answer_to_a_pull(arena: MemoryArena, answer: bytes, error: type[Exception]) -> None:
     def act(child: socket.socket) -> None:
         child.sendall(good_meta(arena))
         read_frame(child)
         child.sendall(answer)
+        while child.recv(4096):
+            pass
 
     parent = ScriptedParent(act)
-    into = bytearray(len(DATA))
-    with pytest.raises(error, match=message):
-        fill(pull_from(parent.address), into=into)
-    assert not any(into), "nothing was written"
+    target = Target(len(DATA))
+    with pytest.raises(error, match="parent-1"):
+        fill(pull_from(parent.address), target)
+    assert not any(target.data), "nothing was written"
+    assert target.marks.received(0) == 0
+    parent.join(20)
+
+
+@pytest.mark.parametrize("answer", [Data(0, MIB - 1, 0), Data(0, 0, 0)])
+def test_empty_answers_without_end_are_no_bytes_and_no_harm(arena: MemoryArena, answer: Data) -> None:
+    """A parent that answers at once that it has nothing, as fast as it is asked: starved, and no more than that."""
+
+    def act(child: socket.socket) -> None:
+        child.sendall(good_meta(arena))
+        with contextlib.suppress(StreamEnded):
+            while isinstance(pull := read_frame(child), frames.Pull):
+                child.sendall(encode(Data(pull.offset, answer.watermark, 0)))
+
+    parent = ScriptedParent(act)
+    pull, target = pull_from(parent.address), Target(len(DATA))
+    with contextlib.closing(pull):
+        step = pull.advance(target.sink(pull), 0.5)
+    assert (step.state, step.starved, step.bytes_in, step.parent_end) == ("going", True, 0, answer.watermark)
     parent.join(20)
 
 
 def test_a_parent_that_trickles_does_not_push_the_deadline(arena: MemoryArena) -> None:
-    """One byte each now and then keeps the silence short, but the piece must be complete in `piece` seconds."""
+    """One byte each now and then keeps it from being silent, but a request that it can answer is due."""
     ended = threading.Event()
 
     def act(child: socket.socket) -> None:
@@ -262,7 +309,7 @@ def test_a_parent_that_trickles_does_not_push_the_deadline(arena: MemoryArena) -
 
     parent = ScriptedParent(act)
     with pytest.raises(DeadlineExceeded, match="parent-1"):
-        fill(pull_from(parent.address, PullSettings(poll=0.1, silence=5, piece=0.5)))
+        fill(pull_from(parent.address, PullSettings(poll=0.1, silence=5, overdue_floor=0.5)))
     ended.set()
     parent.join(20)
 
@@ -288,10 +335,10 @@ def introduce(child: socket.socket) -> None:
     ("sent", "reason", "message"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "TornFrame", "no chunk protocol"),
-        (struct.pack("<4sBBHI", b"FBCH", 1, 1, 0, 2**31), "TornFrame", "2147483648 bytes"),
+        (struct.pack("<4sBBHI", b"FBCH", frames.VERSION, 1, 0, 2**31), "TornFrame", "2147483648 bytes"),
         (struct.pack("<4sBBHI", b"FBCH", 9, 1, 0, 2), "TornFrame", "version 9"),
         (encode(frames.Pull(0, 1, 0)), "BadRequest", "first frame must be MetaRequest"),
-        (struct.pack("<4sBBHI", b"FBCH", 1, 1, 0, 2) + b"{}", "TornFrame", "arena"),
+        (struct.pack("<4sBBHI", b"FBCH", frames.VERSION, 1, 0, 2) + b"{}", "TornFrame", "arena"),
     ],
 )
 def test_a_hostile_first_frame(start: Start, sent: bytes, reason: str, message: str) -> None:
@@ -303,26 +350,46 @@ def test_a_hostile_first_frame(start: Start, sent: bytes, reason: str, message: 
         assert trouble.problem.reason == reason
         assert message in trouble.problem.message
         assert child.recv(1) == b"", "and it hangs up"
-    assert fill(pull_from(server.address)) == DATA, "others are served as before"
+    assert fill(pull_from(server.address)).data == DATA, "others are served as before"
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
+    "sent",
     [
-        (encode(frames.Pull(len(DATA) - 1, 2, 0)), "BadRequest"),
-        (encode(MetaRequest(arena=ARENA, child="child-1")), "BadRequest"),
-        (encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 0, frames.MAX_PULL + 1, 0), "TornFrame"),
-        (encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 2**64 - 1, 1, 0), "TornFrame"),
+        encode(frames.Pull(len(DATA) - 1, 2, 0)),  # beyond the arena
+        encode(MetaRequest(arena=ARENA, child="child-1")),  # a second time
+        encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 0, frames.MAX_PULL + 1, 0),
+        encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 0, 0, 0),
+        encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 2**64 - 1, 1, 0),
+        encode(frames.Pull(0, 1, 0))[:-16] + struct.pack("<QII", 0, 1, frames.MAX_WAIT_MS + 1),
+        struct.pack("<4sBBHI", b"FBCH", frames.VERSION, 3, 0, 2**31),
     ],
 )
-def test_a_hostile_request(start: Start, sent: bytes, reason: str) -> None:
-    with raw_child(start()) as child:
+def test_a_hostile_request_ends_the_connection_with_a_word(start: Start, sent: bytes) -> None:
+    server = start()
+    with raw_child(server) as child:
         introduce(child)
         child.sendall(sent + encode(frames.Pull(0, 1, 0)) * 3)
         trouble = read_frame(child)
         assert isinstance(trouble, Trouble)
-        assert trouble.problem.reason == reason
+        assert trouble.problem.reason == "TornFrame"
         assert child.recv(1) == b""
+    assert fill(pull_from(server.address)).data == DATA, "others are served as before"
+
+
+def test_a_request_is_answered_as_often_as_it_is_sent(start: Start, arena: MemoryArena) -> None:
+    """A replay costs its own bytes and nothing else: no state, no memory, and the marks of nobody."""
+    with raw_child(start()) as child:
+        introduce(child)
+        for _ in range(200):
+            child.sendall(encode(frames.Pull(4096, 4096, 0)))
+            data = read_frame(child)
+            assert data == Data(4096, len(DATA), 4096)
+            got = b""
+            while len(got) < 4096:
+                got += child.recv(4096 - len(got))
+            assert got == DATA[4096:8192]
+    eventually(lambda: arena.bytes_out == 200 * 4096, "accounted")
 
 
 def gone(server: TcpServer, arena: MemoryArena) -> bool:
@@ -363,47 +430,57 @@ def test_a_child_that_takes_nothing_is_given_up(start: Start, arena: MemoryArena
         assert gone(server, arena)
 
 
-def test_a_child_that_dies_in_a_long_poll_frees_its_lease(start: Start, arena: MemoryArena) -> None:
-    server = start()
-    arena.rise(0)
+def test_a_child_that_dies_in_a_long_poll_frees_its_lease(growing: MemoryArena) -> None:
+    server = TcpServer(MemoryCatalog(growing), "127.0.0.1", 0)
     with raw_child(server) as child:
         introduce(child)
         child.sendall(encode(frames.Pull(0, 1, 60_000)) * 2)
-        until(arena.changed, lambda: arena.waiting > 0)
-    assert gone(server, arena)
+        until(growing.changed, lambda: growing.children)
+    assert gone(server, growing)
+    server.close()
 
 
-def test_one_child_too_many_is_told_so(start: Start) -> None:
-    server = start(connections=1)
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"connections": 1}, "already serves 1 connections; try another"),
+        ({"per_address": 1}, "already serves 1 connections from 127.0.0.1"),
+    ],
+)
+def test_one_connection_too_many_is_told_so(start: Start, limits: dict[str, float], says: str) -> None:
+    server = start(**limits)
     with raw_child(server) as child:
         introduce(child)
-        with pytest.raises(NotReady, match="already serves 1 children"):
+        with pytest.raises(NotReady, match=says):
             pull_from(server.address)
-    # the slot is free again as soon as the server has seen the end of the first
-    deadline = time.monotonic() + 20
-    while True:
+
+    def served() -> bool:
         try:
-            assert fill(pull_from(server.address)) == DATA
-            return
+            return fill(pull_from(server.address)).data == DATA
         except NotReady:
-            assert time.monotonic() < deadline
+            return False
+
+    eventually(served, "the place is free again")
 
 
-def test_a_server_closes_while_children_wait(start: Start, arena: MemoryArena) -> None:
-    server = start()
-    arena.rise(0)
+def test_a_server_closes_while_children_wait(growing: MemoryArena) -> None:
+    server = TcpServer(MemoryCatalog(growing), "127.0.0.1", 0)
     with raw_child(server) as child:
         introduce(child)
         child.sendall(encode(frames.Pull(0, 1, 60_000)))
-        until(arena.changed, lambda: arena.waiting > 0)
+        until(growing.changed, lambda: growing.children)
         server.close()
         assert child.recv(1) == b""
-    assert gone(server, arena)
+    assert gone(server, growing)
+
+
+def test_both_sides_of_the_wire_know_the_same_limit() -> None:
+    assert SERVE_LIMIT == frames.MAX_PULL
 
 
 @pytest.mark.parametrize(
     "bad",
-    [{"chunk_bytes": 0}, {"chunk_bytes": 5 * MIB}, {"in_flight": 1}, {"poll": 61}, {"silence": 0}, {"piece": -1}],
+    [{"in_flight": 1}, {"in_flight": 65}, {"poll": 61}, {"silence": 0}, {"overdue_floor": 0}],
 )
 def test_settings_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +14,15 @@ from hypothesis import strategies as st
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import record
-from flashboot_agent.node.record import ArenaRecord, Counter, RecordDamaged, RecordFile, document_digest
+from flashboot_agent.node.record import (
+    BYTES_IN,
+    BYTES_OUT,
+    REFETCHED,
+    ArenaRecord,
+    RecordDamaged,
+    RecordFile,
+    document_digest,
+)
 from flashboot_agent.wire.base import now
 
 FIRST = ArenaRecord(
@@ -100,20 +110,48 @@ def test_documents_are_believed_only_with_their_digests(fd: int) -> None:
         file.load_documents(FIRST)
 
 
-@given(values=st.lists(st.integers(min_value=0, max_value=2**64 - 1), min_size=len(Counter), max_size=len(Counter)))
-def test_counters_are_words_of_their_own(values: list[int]) -> None:
-    fd = memfd.create("record", 256 << 20)
-    try:
-        file = RecordFile(fd)
-        file.save(FIRST)
-        for counter, value in zip(Counter, values, strict=True):
-            file.set(counter, value)
-        assert [file.get(counter) for counter in Counter] == values
-        assert file.load() == ArenaRecord.model_validate_json(FIRST.to_json())
-    finally:
-        os.close(fd)
+def test_marks_live_beside_the_header_and_outlive_it(fd: int) -> None:
+    file, lanes = RecordFile(fd), FIRST.model_copy(update={"lanes": 3})
+    file.save(lanes)
+    marks = file.marks(lanes)
+    marks.set_received(1, (1 << 20) + 5)
+    marks.set_verified(2, 3 << 20)
+    for counter in (BYTES_IN, BYTES_OUT, REFETCHED):
+        marks.add(counter, 10 + counter)
+    file.save(lanes.model_copy(update={"state": "filling"}))
+    again = RecordFile(fd)
+    kept = again.marks(again.load())
+    assert [(kept.verified(lane), kept.received(lane)) for lane in range(3)] == [
+        (0, 0),
+        (1 << 20, (1 << 20) + 5),
+        (3 << 20, 3 << 20),
+    ]
+    assert [kept.counter(counter) for counter in (BYTES_IN, BYTES_OUT, REFETCHED)] == [12, 13, 14]
+
+
+def test_a_record_from_before_there_were_lanes_is_one_of_one_lane(fd: int) -> None:
+    """As the agent of the first release left it: an upgraded one loses no arena, and goes on where that one stopped."""
+    text = FIRST.model_copy(update={"state": "filling"}).to_json().replace(b'"lanes":1,', b"")
+    assert b"lanes" not in text
+    checksum = hashlib.blake2b((1).to_bytes(8, "little") + text, digest_size=8).digest()
+    os.pwrite(fd, struct.pack("<QQ8s", 1, len(text), checksum) + text, 2 << 20)
+    os.pwrite(fd, struct.pack("=5Q", 2 << 20, (2 << 20) + 7, (2 << 20) + 8, 5, 1), 64)
+    os.pwrite(fd, b"FBRECRD1", 0)
+    file = RecordFile(fd)
+    record = file.load()
+    marks = file.marks(record)
+    assert (record.state, record.lanes) == ("filling", 1)
+    assert (marks.verified(0), marks.received(0)) == (2 << 20, (2 << 20) + 7)
+    assert [marks.counter(counter) for counter in (BYTES_IN, BYTES_OUT, REFETCHED)] == [(2 << 20) + 8, 5, 1]
+
+
+@pytest.mark.parametrize("words", [(4 << 20, 4 << 20), (2 << 20, 1 << 20), (0, 4 << 20)])
+def test_marks_that_make_no_sense_damage_the_record(fd: int, words: tuple[int, int]) -> None:
+    os.pwrite(fd, struct.pack("=2Q", *words), 64)
+    with pytest.raises(RecordDamaged, match="marks"):
+        RecordFile(fd).marks(FIRST)
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    text = FIRST.to_json().replace(b'{"schemaVersion"', b'{"lanes":2,"schemaVersion"')
+    text = FIRST.to_json().replace(b'{"schemaVersion"', b'{"lanesOfLater":2,"schemaVersion"')
     assert ArenaRecord.model_validate_json(text).arena == FIRST.arena

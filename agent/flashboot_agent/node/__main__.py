@@ -1,4 +1,4 @@
-"""`flashboot-agent`: settings from the environment, the TCP transport, until SIGTERM."""
+"""`flashboot-agent`: settings from the environment, the transports, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from flashboot_agent import logs
 from flashboot_agent.node.agent import Agent
 from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.settings import Settings
-from flashboot_agent.transport.base import ArenaCatalog, Server
-from flashboot_agent.transport.tcp import TcpTransport
+from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
+from flashboot_agent.transport.conversation import ServerSettings
+from flashboot_agent.transport.map import MapTransport
+from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.trust.credentials import CredentialStore
 
@@ -34,15 +36,29 @@ def _identity(settings: Settings) -> NodeIdentity | None:
 
 async def _run(settings: Settings) -> None:
     identity = _identity(settings)
+    credentials = identity.credentials if identity is not None else None
 
     def serve(catalog: ArenaCatalog) -> Server:
-        return TcpServer(catalog, settings.bind, settings.chunk_port, advertise=settings.pod_ip)
+        return TcpServer(
+            catalog,
+            settings.bind,
+            settings.chunk_port,
+            advertise=settings.pod_ip,
+            settings=ServerSettings(nice=settings.nice),
+            credentials=credentials,
+        )
+
+    def reach(catalog: ArenaCatalog) -> list[Transport]:
+        pull = PullSettings(
+            in_flight=settings.in_flight, overdue_floor=settings.overdue_floor_seconds, nice=settings.nice
+        )
+        return [MapTransport(settings.node, catalog, nice=settings.nice), TcpTransport(pull, credentials)]
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Agent(settings, [TcpTransport()], serve, identity).run(stop)
+    await Agent(settings, reach, serve, identity).run(stop)
 
 
 if __name__ == "__main__":

@@ -33,19 +33,24 @@ from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
-from flashboot_agent.transport.choose import choose
+from flashboot_agent.transport.choose import Connected, connect
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import ArenaState, WantedArena
+from flashboot_agent.wire.control import ArenaState, Peer, WantedArena
 
 log = Log(__name__)
 
 THREADS: Final = 64
 """Blocking work at a time: allocations and drops wait more than they compute, and must not starve each other."""
 
+PULSE_SECONDS: Final = 0.1
+"""How late a watermark may be told, beside the board's own patience."""
+
 SHUTDOWN_SECONDS: Final = 0.5
 """For long polls at the end; their operator asks the next agent."""
 
 Serve = Callable[[ArenaCatalog], Server]
+Reach = Callable[[ArenaCatalog], Sequence[Transport]]
+"""This node's transports, fastest first; some read arenas of this node in place."""
 
 
 class Agent:
@@ -54,7 +59,7 @@ class Agent:
     def __init__(
         self,
         settings: Settings,
-        transports: Sequence[Transport],
+        reach: Reach,
         serve: Serve,
         identity: NodeIdentity | None = None,
     ) -> None:
@@ -64,13 +69,18 @@ class Agent:
         self.node = NodeState(
             settings=settings,
             board=board,
-            store=ArenaStore(HostMemoryBackend(holder), board, revoke_seconds=settings.revoke_seconds),
+            store=ArenaStore(
+                HostMemoryBackend(holder),
+                board,
+                revoke_seconds=settings.revoke_seconds,
+                egress_bytes_per_second=settings.egress_bytes_per_second,
+            ),
             holder=holder,
             pods=PodTable(settings.state, board),
             desired=DesiredState(settings.node, settings.state),
             identity=identity,
         )
-        self._transports = transports
+        self._transports = reach(self.node.store)
         self._serve = serve
         self._server: Server | None = None
         self._sockets = PodSockets(self.node)
@@ -107,6 +117,7 @@ class Agent:
         watch = FolderWatch([settings.meta, settings.pods], self._wake.set)
         log.info("agent serving", http=f"{settings.bind}:{settings.http_port}", chunks=node.chunk_address)
         keeper = asyncio.create_task(self._keep_holder())
+        pulse = asyncio.create_task(self._pulse())
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -126,8 +137,8 @@ class Agent:
                 if keeper.done():
                     keeper.result()  # a fault of ours: end loudly, the arenas stay with the holder
         finally:
-            keeper.cancel()
-            stopped.cancel()
+            for task in (keeper, pulse, stopped):
+                task.cancel()
             watch.close()
             await self._sockets.close()
             for clone in node.clones.values():
@@ -148,9 +159,11 @@ class Agent:
             return
         users, attached = node.users(), node.attached()
         for arena in node.store.all():
-            held = rules.Held(arena.state, arena.name in attached, arena.name in users)
+            held = rules.Held(arena.state, arena.name in attached, arena.name in users, arena.leases.read)
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
+            wanted = rules.find(arena.name, node.desired.current)
+            arena.egress.rate = (wanted.egress_bytes_per_second if wanted else None) or 0
         self._clones(users)
         node.known = True
 
@@ -171,17 +184,26 @@ class Agent:
             elif (arena := node.store.get(name)) is None or arena.state != "sealed":  # else it is about to end
                 self._drop(name, arena.state if arena else None, "the clone is no longer wanted")
         for name, wanted in wanted_here.items():
-            if name not in node.clones and name not in self._dropping:
+            if name not in node.clones and name not in self._dropping and self._room_for(wanted):
                 clone = node.clones[name] = Clone(
                     wanted,
                     node.store,
-                    lambda peer: choose(self._transports, peer),
+                    self._connect,
                     node.settings,
                     notify=node.board.changed,
+                    moved=node.board.moved,
                     done=self._metrics.cloned,
                 )
                 log.info("clone started", arena=name, parents=[parent.node for parent in wanted.lanes[0].parents])
                 clone.start()
+
+    def _room_for(self, wanted: WantedArena) -> bool:
+        taken = sum(clone.threads for clone in self.node.clones.values() if clone.ended_at is None)
+        return taken == 0 or taken + len(wanted.lanes) <= self.node.settings.lane_threads
+
+    def _connect(self, parent: Peer, arena: str) -> Connected:
+        settings = self.node.settings
+        return connect(self._transports, parent, arena, settings.node, settings.connect_seconds)
 
     def _drop(self, name: str, seen: ArenaState | None, why: str) -> None:
         """End its clone, free its memory; in a thread, once at a time.
@@ -212,6 +234,16 @@ class Agent:
             self._dropping.discard(name)
             self.node.board.changed()
 
+    async def _pulse(self) -> None:
+        """Tell the board that bytes moved; those who move them in C++ don't."""
+        seen = -1
+        while True:
+            generation = sum(arena.marks.generation for arena in self.node.store.all())
+            if generation != seen:
+                self.node.board.moved()
+                seen = generation
+            await asyncio.sleep(PULSE_SECONDS)
+
     async def _keep_holder(self) -> None:
         """Reach the holder, give it back what it lost, free what nobody knows."""
         node = self.node
@@ -221,9 +253,7 @@ class Agent:
                 if not self._recovered:
                     await asyncio.to_thread(node.store.recover)
                     self._recovered = True
-                    for arena in node.store.all():
-                        if arena.state == "sealed":
-                            self._background(self._verify(arena))
+                    self._verify_sealed()
                 elif node.stats is None or node.stats.instance != stats.instance:
                     await asyncio.to_thread(node.store.deposit_all)
                 await asyncio.to_thread(node.store.clean)
@@ -238,6 +268,11 @@ class Agent:
                     node.board.changed()
                 self._ready(f"{error.reason}: {error}")
             await asyncio.sleep(node.settings.tick_seconds)
+
+    def _verify_sealed(self) -> None:
+        for arena in self.node.store.all():
+            if arena.state == "sealed":
+                self._background(self._verify(arena))
 
     async def _verify(self, arena: Arena) -> None:
         """After a restart: are the bytes still what the record says? A sealed arena can't change, so this guards

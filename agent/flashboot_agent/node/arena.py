@@ -1,33 +1,31 @@
-"""One arena on this node: its memory, its record, its watermark, and who reads from it.
+"""One arena on this node: its memory, its record, its marks, and who uses it.
 
-    allocated ──documents──► filling ──all verified──► sealed          (a clone)
-        └──────allocate by the seed──► seeding ──commit──► sealed      (a seed)
+    allocated ──documents──► filling ──all lanes verified──► sealed      (a clone, a load)
+        └──────allocate by the seed──► seeding ──commit──► sealed        (a seed)
 
-Thread-safe: a clone thread writes, server threads read through leases, the event loop looks. Holds always: bytes below
-the watermark are verified and never change; nobody is served before the documents are there; the serving mapping is
-closed only when no lease and no pin is left (a descriptor that is closed under a writer could be another file's soon).
+Thread-safe: lanes write, servers read through leases, the event loop looks. Holds always: bytes that the marks call
+verified never change; nobody is served before the documents are there; the memory is closed only when nobody uses it.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
-from flashboot_agent.core.errors import NotReady, UnknownArena
+from flashboot_agent._native import EgressBucket
+from flashboot_agent.core.errors import NotReady
+from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
-from flashboot_agent.node.record import ArenaRecord, Counter, RecordFile, document_digest
+from flashboot_agent.node.feeds import Feeds
+from flashboot_agent.node.leases import Leases
+from flashboot_agent.node.record import ArenaRecord, RecordFile, document_digest
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Accusation, ArenaState, ObservedArena, Problem
-
-CHILD_SECONDS: Final = 5.0
-"""How long after its last byte a node still counts as a child."""
+from flashboot_agent.wire.control import Accusation, ArenaState, Problem
 
 STEPS: Final[dict[ArenaState, frozenset[ArenaState]]] = {
     "allocated": frozenset({"filling", "seeding"}),
@@ -46,24 +44,22 @@ def require_step(arena: str, old: ArenaState, new: ArenaState) -> None:
 class Arena:
     """See the module. Made by the store."""
 
-    def __init__(self, region: Region, record: ArenaRecord, notify: Callable[[bool], None]) -> None:
-        """`notify(hard)` is called after every change; hard means more than a watermark."""
+    def __init__(self, region: Region, file: RecordFile, record: ArenaRecord, notify: Callable[[], None]) -> None:
+        """`notify` is called after every change but those of the marks. Raises RecordDamaged."""
         self.region = region
-        self._file = RecordFile(region.record)
+        self.marks = file.marks(record)
+        self.bounds = lane_bounds(record.bytes, record.lanes)
+        self.feeds = Feeds(record.lanes)
+        self.leases = Leases(record.arena, self._close_memory)
+        self.egress = EgressBucket(0)
+        """What leaves of this arena to all its children together."""
+        self._file = file
         self._record = record
         self._notify = notify
-        self._changed = threading.Condition()
         self._mapping: Mapping | None = None
-        self._leases = 0
-        self._gone = False
-        self._children: dict[str, float] = {}
-        self._counters = dict.fromkeys(Counter, 0)
         self._layout = b""
         self._digests = b""
         self._layout_fd: int | None = None
-        self.parent: str | None = None
-        self.transport: str | None = None
-        self.transport_reason: str | None = None
         self.problem: Problem | None = None
         self.accusations: list[Accusation] = []
 
@@ -87,14 +83,8 @@ class Arena:
 
     @property
     def watermark(self) -> int:
-        return self._counters[Counter.WATERMARK]
-
-    @property
-    def received(self) -> int:
-        return self._counters[Counter.RECEIVED]
-
-    def counter(self, counter: Counter) -> int:
-        return self._counters[counter]
+        """Bytes that are verified, over all lanes."""
+        return self.marks.total_verified
 
     @property
     def meta(self) -> ArenaMeta:
@@ -114,37 +104,18 @@ class Arena:
         """Write the record for the first time."""
         self._file.save(self._record)
 
-    def take_over(self, file: RecordFile, layout: bytes, digests: bytes) -> None:
-        """After a restart of the agent: documents and counters as the record has them."""
-        self._file = file
+    def take_over(self, layout: bytes, digests: bytes) -> None:
+        """After a restart of the agent: the documents as the record has them."""
         self._layout, self._digests = layout, digests
-        self._counters = {counter: file.get(counter) for counter in Counter}
 
     def adopt_documents(self, meta: ArenaMeta, started_at: datetime) -> None:
-        """A clone learned from its parent what it is going to be: from now on it serves its own children."""
+        """It is known what it is going to be: from now on it serves its own children."""
         require_step(self.name, self.state, "filling")
         self._documents(meta)
         self._update(identity=meta.identity, digest=meta.digest, started_at=started_at, state="filling")
 
-    def received_to(self, end: int, nbytes: int) -> None:
-        """A pull wrote bytes up to `end`; nobody verified them yet."""
-        self._set(Counter.RECEIVED, end)
-        self._set(Counter.BYTES_IN, self._counters[Counter.BYTES_IN] + nbytes)
-
-    def refetch(self, start: int) -> None:
-        """The chunk at `start` was wrong: it is received again."""
-        self._set(Counter.RECEIVED, start)
-        self._set(Counter.REFETCHED, self._counters[Counter.REFETCHED] + 1)
-
-    def verified_to(self, end: int) -> None:
-        """Raise the watermark."""
-        with self._changed:
-            self._set(Counter.WATERMARK, end)
-            self._changed.notify_all()
-        self._notify(False)
-
     def seal_clone(self) -> None:
-        """All bytes are verified and the clone's own writable mapping is closed."""
+        """All bytes are verified and every writable mapping is closed."""
         require_step(self.name, self.state, "sealed")
         if self.watermark != self.nbytes:
             raise ValueError(f"{self.name} has {self.watermark} of {self.nbytes} bytes; it can't be sealed")
@@ -157,8 +128,7 @@ class Arena:
         if not self.region.sealed:
             raise ValueError(f"{self.name} is published before it was sealed")
         self._documents(meta)
-        for counter in (Counter.RECEIVED, Counter.WATERMARK):
-            self._set(counter, self.nbytes)
+        self.marks.fill()
         self._update(identity=meta.identity, digest=meta.digest, state="sealed", sealed_at=now())
 
     def finish_seal(self) -> None:
@@ -169,140 +139,60 @@ class Arena:
         """The present trouble, or its end."""
         if problem != self.problem:
             self.problem = problem
-            self._notify(True)
+            self._notify()
 
-    # Who reads from it
+    def news(self) -> None:
+        """Something that is observed changed elsewhere: a lane's parent, an accusation."""
+        self._notify()
+
+    # Who uses it
 
     def lease(self, child: str) -> None:
-        """A child begins to read. Raises UnknownArena when the arena goes, NotReady without documents."""
-        with self._changed:
-            self._require_here()
-            _ = self.meta
-            self._leases += 1
-            self._children[child] = time.monotonic()
-        self._notify(True)
+        """A connection of the node `child` begins to read. Raises UnknownArena when it goes, NotReady without
+        documents."""
+        _ = self.meta
+        self.leases.enter(child)
+        self._notify()
 
     def release(self, child: str) -> None:
-        with self._changed:
-            self._children[child] = time.monotonic()
-            self._let_go()
+        self.leases.leave(child)
+        self._notify()
 
-    @contextmanager
-    def pinned(self) -> Iterator[None]:
+    def pinned(self) -> AbstractContextManager[None]:
         """Keep memory and record open while this process itself works on them. Raises UnknownArena when it goes."""
-        with self._changed:
-            self._require_here()
-            self._leases += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._let_go()
-
-    def sent(self, child: str, nbytes: int) -> None:
-        with self._changed:
-            self._children[child] = time.monotonic()
-            if not self._gone:
-                self._set(Counter.BYTES_OUT, self._counters[Counter.BYTES_OUT] + nbytes)
-        self._notify(False)
-
-    def wait_watermark(self, above: int, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while True:
-                self._require_here()
-                left = deadline - time.monotonic()
-                if self.watermark > above or left <= 0:
-                    return self.watermark
-                self._changed.wait(left)
-
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """Verified bytes; the caller releases the view before its lease."""
-        with self._changed:
-            self._require_here()
-            if offset < 0 or nbytes < 0 or offset + nbytes > self.watermark:
-                raise NotReady(f"{self.name}: bytes {offset}+{nbytes} are above the watermark {self.watermark}")
-            return self._whole()[offset : offset + nbytes]
+        return self.leases.pinned()
 
     def whole(self) -> memoryview:
-        """All bytes for reading, verified or not; the caller has it pinned and releases the view before."""
-        with self._changed:
-            self._require_here()
-            return self._whole()[:]
-
-    def children(self) -> list[str]:
-        limit = time.monotonic() - CHILD_SECONDS
-        with self._changed:
-            return sorted(child for child, at in self._children.items() if at >= limit)[:256]
+        """A new view of all bytes for reading, verified or not; the caller has a lease or a pin, and releases the view
+        before. Raises UnknownArena when it goes."""
+        with self.leases.here():
+            if self._mapping is None:
+                self._mapping = self.region.map(writable=False)
+            return self._mapping.view[:]
 
     # How it is handed out, and how it goes
 
-    @property
-    def gone(self) -> bool:
-        return self._gone
-
     def deposit(self, memory: DeviceMemory) -> None:
-        """Give the holder its handles again."""
-        with self._changed:
-            if not self._gone:
-                memory.deposit(self.region)
+        """Give the holder its handles again. Raises UnknownArena when it goes."""
+        with self.leases.here():
+            memory.deposit(self.region)
 
     def export(self, *, writable: bool) -> int:
         """A new descriptor of the memory; the receiver closes it."""
-        with self._changed:
-            self._require_here()
+        with self.leases.here():
             return self.region.export(writable=writable)
 
     def export_layout(self) -> int:
         """A new descriptor of the layout document, immutable and read-only; the receiver closes it."""
-        with self._changed:
-            self._require_here()
+        with self.leases.here():
             if self._layout_fd is None:
                 self._layout_fd = memfd.sealed_copy(f"flashboot-layout-{self.name}", self._layout)
             return memfd.reopen_read_only(self._layout_fd)
 
     def revoke(self, seconds: float) -> bool:
         """End all leases: readers see UnknownArena. True when all let go in time; the memory goes with the last one."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            self._gone = True
-            self._changed.notify_all()
-            while self._leases and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-            if self._leases == 0:
-                self._close_memory()
-                return True
-            return False
-
-    def observed(self, pods: list[str]) -> ObservedArena:
-        record = self._record
-        return ObservedArena(
-            arena=record.arena,
-            namespace=record.namespace,
-            model_replica=record.model_replica,
-            model_replica_uid=record.model_replica_uid,
-            expected_identity=record.expected_identity,
-            place=record.place,
-            state=record.state,
-            way=record.way,
-            bytes=record.bytes,
-            watermark=self.watermark,
-            identity=record.identity,
-            digest=record.digest,
-            parent=self.parent,
-            transport=self.transport,
-            transport_reason=self.transport_reason,
-            created_at=record.created_at,
-            started_at=record.started_at,
-            sealed_at=record.sealed_at,
-            bytes_in=self._counters[Counter.BYTES_IN],
-            bytes_out=self._counters[Counter.BYTES_OUT],
-            refetched_chunks=self._counters[Counter.REFETCHED],
-            children=self.children(),
-            pods=pods[:256],
-            accusations=self.accusations[-16:],
-            problem=self.problem,
-        )
+        self.marks.close()
+        return self.leases.revoke(seconds)
 
     def _documents(self, meta: ArenaMeta) -> None:
         self._file.save_documents(meta.layout, meta.chunk_digests)
@@ -318,29 +208,8 @@ class Arena:
     def _update(self, **facts: object) -> None:
         record = self._record.model_copy(update=facts)
         self._file.save(record)
-        with self._changed:
-            self._record = record
-            self._changed.notify_all()
-        self._notify(True)
-
-    def _set(self, counter: Counter, value: int) -> None:
-        self._counters[counter] = value
-        self._file.set(counter, value)
-
-    def _let_go(self) -> None:
-        self._leases -= 1
-        if self._gone and self._leases == 0:
-            self._close_memory()
-        self._changed.notify_all()
-
-    def _whole(self) -> memoryview:
-        if self._mapping is None:
-            self._mapping = self.region.map(writable=False)
-        return self._mapping.view
-
-    def _require_here(self) -> None:
-        if self._gone:
-            raise UnknownArena(f"{self.name} was dropped here")
+        self._record = record
+        self._notify()
 
     def _close_memory(self) -> None:
         if self._mapping is not None:

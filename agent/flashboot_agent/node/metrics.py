@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import CloneDone
-from flashboot_agent.node.record import Counter
+from flashboot_agent.node.record import BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
+from flashboot_agent.wire.control import ArenaState, PodPhase
 
+ARENA_STATES: Final = get_args(ArenaState)
+POD_PHASES: Final = get_args(PodPhase)
+BYTES, CHUNKS, REPAIRS = "bytes", "chunks", "repairs"
 SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 
 
@@ -36,32 +42,37 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+Key = tuple[str, ...]
+"""What is counted, then its labels."""
+
+
 class _NodeCollector(Collector):
     def __init__(self, node: NodeState) -> None:
         self._node = node
-        self._past: Tally[tuple[str, Counter]] = Tally()
-        """The highest value of each arena's counters: a dropped arena must not make a counter fall."""
+        self._here: dict[str, Tally[Key]] = {}
+        """Arena → its counters when last looked at."""
+        self._gone: Tally[Key] = Tally()
+        """Of the arenas that were dropped: no counter may fall."""
 
     def collect(self) -> Iterator[Metric]:
-        arenas = self._node.store.all()
-        states = Tally(arena.state for arena in arenas)
-        by_state = GaugeMetricFamily("flashboot_arenas", "Arenas on this node", labels=["state"])
-        for state in ("allocated", "seeding", "filling", "sealed"):
-            by_state.add_metric([state], states[state])
-        yield by_state
-        phases = Tally(pod.phase for pod in self._node.pods)
-        by_phase = GaugeMetricFamily("flashboot_pods", "Pods with a door volume on this node", labels=["phase"])
-        for phase in ("published", "connected", "coming", "seeding", "attached"):
-            by_phase.add_metric([phase], phases[phase])
-        yield by_phase
-        for arena in arenas:
-            for counter in (Counter.BYTES_IN, Counter.BYTES_OUT, Counter.REFETCHED):
-                # With the time of its making, since the same name may come again.
-                self._past[f"{arena.name}/{arena.record.created_at}", counter] = arena.counter(counter)
-        yield self._total("flashboot_bytes_in", "Bytes received from parents", Counter.BYTES_IN)
-        yield self._total("flashboot_bytes_out", "Bytes sent to children", Counter.BYTES_OUT)
-        yield self._total("flashboot_refetched_chunks", "Chunks whose digest differed", Counter.REFETCHED)
-        stats = self._node.stats
+        node, arenas = self._node, self._node.store.all()
+        phases = Tally(str(pod.phase) for pod in node.pods)
+        states = Tally(str(arena.state) for arena in arenas)
+        yield _gauge("flashboot_arenas", "Arenas on this node", "state", states, ARENA_STATES)
+        yield _gauge("flashboot_pods", "Pods with a door volume on this node", "phase", phases, POD_PHASES)
+        totals = self._totals(arenas)
+        bytes_moved = CounterMetricFamily(
+            "flashboot_clone_bytes",
+            "Bytes of arenas received from parents (in) and sent to children (out)",
+            labels=["transport", "direction"],
+        )
+        for what, *labels in sorted(totals):
+            if what == BYTES:
+                bytes_moved.add_metric(labels, totals[what, *labels])
+        yield bytes_moved
+        yield CounterMetricFamily("flashboot_refetched_chunks", "Chunks that differed from a digest", totals[CHUNKS,])
+        yield CounterMetricFamily("flashboot_clone_repairs", "Lanes that left a failed parent", totals[REPAIRS,])
+        stats = node.stats
         yield GaugeMetricFamily("flashboot_holder_up", "1 while the holder answers", value=int(stats is not None))
         yield GaugeMetricFamily(
             "flashboot_memory_used_bytes", "Bytes that the holder keeps", value=stats.used_bytes if stats else 0
@@ -77,6 +88,30 @@ class _NodeCollector(Collector):
                 value=end.timestamp() if end is not None else 0,
             )
 
-    def _total(self, name: str, text: str, counter: Counter) -> CounterMetricFamily:
-        total = sum(value for (_, which), value in self._past.items() if which == counter)
-        return CounterMetricFamily(name, text, value=total)
+    def _totals(self, arenas: list[Arena]) -> Tally[Key]:
+        # With the time of its making, since the same name may come again.
+        here = {f"{arena.name}/{arena.record.created_at}": _counters(arena) for arena in arenas}
+        for name in self._here.keys() - here.keys():
+            self._gone.update(self._here[name])
+        self._here = here
+        totals = Tally(self._gone)
+        for counters in here.values():
+            totals.update(counters)
+        return totals
+
+
+def _counters(arena: Arena) -> Tally[Key]:
+    counters: Tally[Key] = Tally()
+    for transport, nbytes in arena.feeds.bytes_by_transport().items():
+        counters[BYTES, transport, "in"] = nbytes
+    counters[BYTES, "tcp", "out"] = arena.marks.counter(BYTES_OUT)
+    counters[CHUNKS,] = arena.marks.counter(REFETCHED)
+    counters[REPAIRS,] = arena.feeds.repairs
+    return counters
+
+
+def _gauge(name: str, text: str, label: str, counts: Mapping[str, int], values: tuple[str, ...]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(name, text, labels=[label])
+    for value in values:
+        gauge.add_metric([value], counts.get(value, 0))
+    return gauge

@@ -1,13 +1,14 @@
 """The record beside an arena: what it is and how far it got, written so that a kill at any instant leaves it readable.
 
     byte 0        magic
-    byte 64…      five counters (unsigned 64-bit, native order), each written in one aligned store
+    byte 64…      the marks: how far each lane got, and byte counters; `_native.Marks` lays them out and writes them
     4 KiB, 2 MiB  two slots for the header (JSON): generation, length, checksum, text; the older one is overwritten
     4 MiB…        the layout document, then the chunk digests; written before the header that tells their sizes
 
 The memory dies with the machine, so only the death of the process matters: a store of eight bytes is never torn by it,
-a longer write may be. Holds always: the header names documents only after they are complete, and the watermark counts
-bytes that were verified against the digests which the header names.
+a longer write may be. Holds always: the header names documents only after they are complete, and the marks count bytes
+that were verified against the digests which the header names. A header from before there were lanes is one of one lane,
+and its words mean the same.
 """
 
 from __future__ import annotations
@@ -15,34 +16,28 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from enum import IntEnum
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from flashboot_agent._native import Marks
 from flashboot_agent.core import digest
+from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
-from flashboot_agent.wire.control import ArenaState, Place, Way
+from flashboot_agent.wire.control import MAX_LANES, ArenaState, Place, Way
 
 MAGIC: Final = b"FBRECRD1"
-COUNTERS: Final = 64
 SLOTS: Final = (4096, 2 << 20)
 SLOT_BYTES: Final = 1 << 20
 DOCUMENTS: Final = 4 << 20
 HEAD: Final = struct.Struct("<QQ8s")
 
 
-class Counter(IntEnum):
-    """Which of the words at COUNTERS."""
-
-    WATERMARK = 0
-    """Leading bytes that are verified."""
-    RECEIVED = 1
-    """Leading bytes that were received; at most one chunk above the watermark."""
-    BYTES_IN = 2
-    BYTES_OUT = 3
-    REFETCHED = 4
+BYTES_IN: Final = 2
+BYTES_OUT: Final = 3
+REFETCHED: Final = 4
+"""The counters of `Marks`."""
 
 
 class ArenaRecord(WireModel):
@@ -60,6 +55,8 @@ class ArenaRecord(WireModel):
     way: Way
     state: ArenaState
     bytes: int
+    lanes: Annotated[int, Field(ge=1, le=MAX_LANES)] = 1
+    """How the bytes are cut (core/lanes.py); never changes."""
     seed_pod: Uid | None = None
     identity: Digest | None = None
     digest: Digest | None = None
@@ -120,12 +117,12 @@ class RecordFile:
             raise RecordDamaged("the chunk digests differ from the root digest")
         return layout, digests
 
-    def set(self, counter: Counter, value: int) -> None:
-        os.pwrite(self._fd, struct.pack("=Q", value), COUNTERS + 8 * counter)
-
-    def get(self, counter: Counter) -> int:
-        value: int = struct.unpack("=Q", os.pread(self._fd, 8, COUNTERS + 8 * counter))[0]
-        return value
+    def marks(self, record: ArenaRecord) -> Marks:
+        """How far the arena of this header got. Raises RecordDamaged."""
+        try:
+            return Marks(self._fd, record.bytes, lane_bounds(record.bytes, record.lanes))
+        except ValueError as error:
+            raise RecordDamaged(f"its marks make no sense: {error}") from error
 
     def _slot(self, offset: int) -> tuple[int, bytes]:
         """(generation, text), or (0, b"") when the slot is torn or empty."""

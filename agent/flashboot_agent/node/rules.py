@@ -38,15 +38,18 @@ class Held:
     """A published pod's engine has it, or an engine is writing it now."""
     used: bool
     """A published pod belongs to it by the last desired state."""
+    read: bool = False
+    """A child is connected. Those that take nothing are given up by the server, so that this ends."""
 
 
 def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> bool:
-    """Rule 3 of the architecture: an arena lives while a published pod uses it, or a fresh desired state lists it.
+    """Rule 3 of the architecture: an arena lives while a published pod uses it, a child still reads a sealed one, or a
+    fresh desired state lists it.
 
     A pod uses it when its engine is attached, or when the last desired state, however old, gives it to the pod.
     """
-    if held.attached:
-        return True
+    if held.attached or (held.state == "sealed" and held.read):
+        return True  # a source does not go from under a child
     if held.state == "seeding":
         return False  # its engine is gone; half a seed is of no use
     wanted = find(name, desired)

@@ -65,6 +65,29 @@ class Settings:
 
     backoff_most_seconds: float = 5.0
 
+    look_seconds: float = 0.25
+    """A lane looks so often whether it is still wanted, and whether its parent still is the right one."""
+
+    in_flight: int = 2
+    """Requests on their way in each lane; more than two gain nothing once one covers a round trip."""
+
+    overdue_floor_seconds: float = 0.25
+    """FLASHBOOT_OVERDUE_FLOOR_MS, in milliseconds: a parent that has bytes gets at least so long to send a request of
+    them. On a quiet network 20 ms find a slow parent sooner; on a busy one they accuse the innocent."""
+
+    nice: int = 10
+    """FLASHBOOT_NICE: of the threads that carry bytes, so that engines and health checks come first."""
+
+    lane_threads: int = 128
+    """Of all clones together. A clone that finds no room begins when another one has ended."""
+
+    link_bytes_per_second: int | None = None
+    """FLASHBOOT_LINK_MBIT, in 10^6 bits a second: how fast this node's link is, where its device does not say."""
+
+    egress_bytes_per_second: int = 0
+    """FLASHBOOT_EGRESS_MBIT, in 10^6 bits a second: most that this node sends to children, all arenas together; 0
+    means no cap."""
+
     attempts_per_chunk: int = 3
     """How often one chunk is asked of one parent before that parent is accused of its digest."""
 
@@ -104,17 +127,26 @@ class Settings:
             bind=env.get("FLASHBOOT_BIND", cls.bind),
             http_port=_number(env, "FLASHBOOT_HTTP_PORT", cls.http_port),
             chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
+            overdue_floor_seconds=_number(env, "FLASHBOOT_OVERDUE_FLOOR_MS", 250, least=1) / 1000,
+            nice=_number(env, "FLASHBOOT_NICE", cls.nice, most=19),
+            link_bytes_per_second=_mbit(env, "FLASHBOOT_LINK_MBIT") or None,
+            egress_bytes_per_second=_mbit(env, "FLASHBOOT_EGRESS_MBIT"),
             tls=_tls(env),
             ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),
             token_file=Path(env.get("FLASHBOOT_TOKEN_FILE", cls.token_file)),
         )
 
 
-def _number(env: Mapping[str, str], name: str, default: int) -> int:
+def _number(env: Mapping[str, str], name: str, default: int, *, least: int = 0, most: int = 65535) -> int:
     text = env.get(name, str(default))
-    if not text.isdigit() or int(text) > 65535:
-        raise ValueError(f"{name} is not a port: {text!r}")
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise ValueError(f"{name} is {text!r}; a whole number from {least} to {most} is needed")
     return int(text)
+
+
+def _mbit(env: Mapping[str, str], name: str) -> int:
+    """Bytes a second; 0 when it is not set."""
+    return _number(env, name, 0, most=10_000_000) * 125_000
 
 
 def _tls(env: Mapping[str, str]) -> Literal["mutual", "off"]:

@@ -9,13 +9,14 @@ import threading
 import time
 from typing import Final
 
+from flashboot_agent._native import EgressBucket, Marks
 from flashboot_agent.core import digest
-from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, UnknownArena
+from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, InsufficientMemory, UnknownArena
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.base import DeviceMemory, Region
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
-from flashboot_agent.node.record import ArenaRecord, Counter, RecordDamaged, RecordFile
+from flashboot_agent.node.record import ArenaRecord, RecordDamaged, RecordFile
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
 from flashboot_agent.wire.base import Uid, now
 from flashboot_agent.wire.control import WantedArena, Way
@@ -23,29 +24,35 @@ from flashboot_agent.wire.control import WantedArena, Way
 log = Log(__name__)
 
 DROP_DEADLINE: Final = 10.0
+TOLD_HOLDERS: Final = 8
+"""Of those who hold the memory, in the message of a refusal."""
 
 
 class Lease(SourceArena):
-    """One child's right to read one arena."""
+    """The right of one connection of a child to read one arena."""
 
-    def __init__(self, arena: Arena, child: str) -> None:
+    def __init__(self, arena: Arena, child: str, node_egress: EgressBucket) -> None:
         arena.lease(child)
         self._arena = arena
         self._child = child
+        self._node_egress = node_egress
         self._open = True
 
     @property
     def meta(self) -> ArenaMeta:
         return self._arena.meta
 
-    def wait_watermark(self, above: int, timeout: float) -> int:
-        return self._arena.wait_watermark(above, timeout)
+    @property
+    def marks(self) -> Marks:
+        return self._arena.marks
 
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        return self._arena.view(offset, nbytes)
+    @property
+    def memory(self) -> memoryview:
+        return self._arena.whole()
 
-    def sent(self, nbytes: int) -> None:
-        self._arena.sent(self._child, nbytes)
+    @property
+    def buckets(self) -> list[EgressBucket]:
+        return [self._arena.egress, self._node_egress]
 
     def close(self) -> None:
         if self._open:
@@ -56,10 +63,14 @@ class Lease(SourceArena):
 class ArenaStore(ArenaCatalog):
     """Arena name → Arena."""
 
-    def __init__(self, memory: DeviceMemory, board: Board, *, revoke_seconds: float = 1.0) -> None:
+    def __init__(
+        self, memory: DeviceMemory, board: Board, *, revoke_seconds: float = 1.0, egress_bytes_per_second: int = 0
+    ) -> None:
+        """`egress_bytes_per_second` caps what leaves this node, all arenas together; 0 means no cap."""
         self._memory = memory
         self._board = board
         self._revoke_seconds = revoke_seconds
+        self._egress = EgressBucket(egress_bytes_per_second)
         self._arenas: dict[str, Arena] = {}
         self._busy: set[str] = set()
         """Names that a thread is making or freeing; the janitor leaves them alone."""
@@ -69,7 +80,7 @@ class ArenaStore(ArenaCatalog):
         found = self.get(arena)
         if found is None:
             raise UnknownArena(f"{arena} is not on this node")
-        return Lease(found, child)
+        return Lease(found, child, self._egress)
 
     def get(self, arena: str) -> Arena | None:
         with self._lock:
@@ -80,7 +91,7 @@ class ArenaStore(ArenaCatalog):
             return list(self._arenas.values())
 
     def allocate(
-        self, wanted: WantedArena, nbytes: int, way: Way, *, seed_pod: Uid | None = None
+        self, wanted: WantedArena, nbytes: int, way: Way, *, seed_pod: Uid | None = None, lanes: int = 1
     ) -> Arena:
         """Memory for a new arena, all pages present. Waits while one of this name is still being freed.
 
@@ -100,17 +111,20 @@ class ArenaStore(ArenaCatalog):
                 way=way,
                 state="seeding" if way == "seed" else "allocated",
                 bytes=nbytes,
+                lanes=lanes,
                 seed_pod=seed_pod,
                 created_at=stamp,
                 started_at=stamp if way == "seed" else None,
             )
-            arena = Arena(region, record, self._notify)
+            arena = Arena(region, RecordFile(region.record), record, self._board.changed)
             arena.save()
             with self._lock:
                 self._arenas[name] = arena
+        except InsufficientMemory as error:
+            raise InsufficientMemory(f"{error}; {self._holders()}") from None
         finally:
             self._release(name)
-        log.info("arena allocated", arena=name, bytes=nbytes, way=way, pod=seed_pod)
+        log.info("arena allocated", arena=name, bytes=nbytes, way=way, lanes=lanes, pod=seed_pod)
         self._board.changed()
         return arena
 
@@ -150,7 +164,10 @@ class ArenaStore(ArenaCatalog):
     def deposit_all(self) -> None:
         """The holder restarted: it gets all handles again."""
         for arena in self.all():
-            arena.deposit(self._memory)
+            try:
+                arena.deposit(self._memory)
+            except UnknownArena:  # dropped since
+                continue
             log.info("arena deposited again", arena=arena.name)
 
     def clean(self) -> None:
@@ -176,11 +193,10 @@ class ArenaStore(ArenaCatalog):
         if record.state in ("allocated", "seeding"):
             raise RecordDamaged(f"it was {record.state} when the agent ended; half an arena is of no use")
         layout, digests = file.load_documents(record)
-        complete = file.get(Counter.WATERMARK) == record.bytes
-        if record.state == "sealed" and not (region.sealed and complete):
+        arena = Arena(region, file, record, self._board.changed)
+        if record.state == "sealed" and not (region.sealed and arena.watermark == record.bytes):
             raise RecordDamaged("it says sealed, and the memory is not")
-        arena = Arena(region, record, self._notify)
-        arena.take_over(file, layout, digests)
+        arena.take_over(layout, digests)
         if record.state == "filling" and region.sealed:
             arena.finish_seal()
         return arena
@@ -202,11 +218,15 @@ class ArenaStore(ArenaCatalog):
             self._busy.discard(name)
             self._lock.notify_all()
 
-    def _notify(self, hard: bool) -> None:
-        if hard:
-            self._board.changed()
-        else:
-            self._board.moved()
+    def _holders(self) -> str:
+        """Who has this node's memory, the largest first."""
+        arenas = sorted(self.all(), key=lambda arena: arena.nbytes, reverse=True)
+        told = [
+            f"{arena.record.namespace}/{arena.record.model_replica} {arena.nbytes} bytes ({arena.name}, {arena.state})"
+            for arena in arenas[:TOLD_HOLDERS]
+        ]
+        more = [f"{len(arenas) - TOLD_HOLDERS} more"] if len(arenas) > TOLD_HOLDERS else []
+        return f"held are {', '.join(told + more)}" if told else "no arena is held"
 
 
 def verify_all(arena: Arena, threads: int) -> bool:
@@ -215,8 +235,8 @@ def verify_all(arena: Arena, threads: int) -> bool:
         for offset in range(0, arena.nbytes, 64 << 20):
             length = min(64 << 20, arena.nbytes - offset)
             first = offset // digest.DIGEST_CHUNK_BYTES * 8
-            with arena.view(offset, length) as view:
-                found = digest.chunk_digests(view, threads)
+            with arena.whole() as view, view[offset : offset + length] as part:
+                found = digest.chunk_digests(part, threads)
             if arena.meta.chunk_digests[first : first + len(found)] != found:
                 return False
     return True

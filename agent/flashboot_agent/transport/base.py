@@ -1,16 +1,18 @@
-"""The transport seam: offer an arena, pull ranges of it.
+"""The transport seam: offer an arena, pull lanes of it.
 
-Every transport passes tests/component/test_transport_conformance.py. The same clone loop (node/clone.py) serves all of
-them: it asks a `Pull` for verified-by-nobody bytes in order, checks digests itself, and raises its own watermark.
+Every transport passes tests/component/test_transport_conformance.py. The same clone loop (node/lane.py) serves all of
+them: it calls `advance` again and again, looks at its own deadlines in between, and decides whom to pull from. What a
+transport writes, it also checks against the digests and marks, because bytes are cheapest to check while they are in
+cache; the marks (`_native.Marks`) never say verified of a byte that was not compared.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+from flashboot_agent._native import EgressBucket, Marks
 from flashboot_agent.wire.base import Digest
 from flashboot_agent.wire.control import Peer
 
@@ -31,13 +33,38 @@ class ArenaMeta:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Bytes that a pull has written into the child's memory."""
+class Sink:
+    """Where a pull writes: one lane of the child's arena."""
 
-    offset: int
-    nbytes: int
-    """0: nothing new; the parent answers, and its watermark stands still."""
-    parent_watermark: int
+    memory: memoryview
+    """The whole arena, writable. The pull keeps hold of it until it is closed; unmap only then."""
+    marks: Marks
+    """Of the child's arena: the pull starts at the lane's `received`, and raises received and verified."""
+    lane: int
+    digests: bytes
+    """The digest table that this arena has to match; the parent's was compared with it."""
+    request_bytes: int
+    """Bytes of one ranged request."""
+    patience: float = 1.0
+    """Factor on the time in which a request must be answered that the parent can answer."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `advance` came to."""
+
+    state: Literal["done", "going", "differs"]
+    """done: the lane is verified to its end. going: call again. differs: the chunk at `offset` differs from its digest;
+    the lane's `received` was set back to it."""
+    offset: int = 0
+    parent_end: int = 0
+    """How far the parent's own verified run reaches, as of its last word."""
+    starved: bool = False
+    """The parent answers, and has no byte that we lack."""
+    bytes_in: int = 0
+    """Bytes that arrived during this call."""
+    silent_seconds: float = 0.0
+    """Since the last byte arrived, or since the first call."""
 
 
 class SourceArena(Protocol):
@@ -46,16 +73,18 @@ class SourceArena(Protocol):
     @property
     def meta(self) -> ArenaMeta: ...
 
-    def wait_watermark(self, above: int, timeout: float) -> int:
-        """The watermark, as soon as it is > `above`, or after `timeout` seconds whatever it is then.
+    @property
+    def marks(self) -> Marks:
+        """They are closed when the arena goes; whoever reads then lets go at once."""
 
-        Raises UnknownArena when the arena was dropped meanwhile."""
+    @property
+    def memory(self) -> memoryview:
+        """A new view of the whole arena for reading; bytes that the marks don't call verified are not for anybody. The
+        caller releases it before `close`. Raises UnknownArena when the arena goes."""
 
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """Bytes below the watermark; the caller releases the view before `close`."""
-
-    def sent(self, nbytes: int) -> None:
-        """Account bytes that left towards this reader."""
+    @property
+    def buckets(self) -> list[EgressBucket]:
+        """What leaves towards this child is taken from each of them."""
 
     def close(self) -> None: ...
 
@@ -68,24 +97,21 @@ class ArenaCatalog(Protocol):
 
 
 class Pull(ABC):
-    """A connection to one parent for one arena. Used by one thread; `close` may come from any."""
+    """A connection to one parent for one arena, for one lane. Used by one thread; `close` may come from any."""
 
     meta: ArenaMeta
 
     @abstractmethod
-    def stream(self, start: int, into: memoryview) -> Generator[Piece, None, None]:
-        """Fill `into` (the whole arena) from byte `start` to the end, in order, at least two ranged requests in flight.
+    def advance(self, sink: Sink, seconds: float) -> Progress:
+        """Pull the lane in order for at most `seconds`, at least two ranged requests in flight. Always the same sink.
 
-        A Piece of 0 bytes comes after each long poll that ran out (about every second while the parent itself waits for
-        bytes), so that the caller can look at its own deadlines and at whether it is still wanted.
-
-        May be called again after it ended or was abandoned, with another start (a chunk whose digest was wrong).
-        Raises ParentUnreachable, TornFrame, DeadlineExceeded (the parent went silent, or its watermark stands above
-        ours and it does not send), UnknownArena (the parent dropped it)."""
+        Raises ParentUnreachable, TornFrame, DeadlineExceeded (the parent went silent, or its marks stand above ours and
+        it does not send in time), UnknownArena (the parent dropped it), MarksClosed (our own arena goes)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Idempotent; a `stream` in another thread ends with ParentUnreachable."""
+        """Let go of the parent and, unless an `advance` runs, of the sink's memory. Idempotent; an `advance` in another
+        thread ends with ParentUnreachable."""
 
 
 class Transport(ABC):
@@ -93,13 +119,15 @@ class Transport(ABC):
 
     @abstractmethod
     def probe(self, peer: Peer) -> str:
-        """Why this transport serves for the peer, for status. Raises ParentUnreachable with the reason when not."""
+        """Why this transport serves for the peer, for status; looks at this node only, and never waits.
+
+        Raises ParentUnreachable with the reason when it does not serve."""
 
     @abstractmethod
     def connect(self, peer: Peer, arena: str, child: str, deadline: float) -> Pull:
         """Connect and read the metadata within `deadline` seconds.
 
-        Raises ParentUnreachable, TornFrame, UnknownArena, NotReady, DeadlineExceeded."""
+        Raises ParentUnreachable, TornFrame, UnknownArena, NotReady, DeadlineExceeded, PeerRefused (its certificate)."""
 
 
 class Server(ABC):

@@ -1,7 +1,7 @@
-"""Plain TCP, the parent's side: serves any arena of a catalog, one thread per child.
+"""TCP, with TLS or plain, the parent's side: serves any arena of a catalog, one thread for each connection.
 
-What always holds: a child costs one thread, one lease and one frame of memory, whatever it sends or does not send; no
-child keeps either longer than the deadlines of ServerSettings allow; bytes above the watermark never leave.
+What always holds: a connection costs one thread, one lease and one frame of memory, whatever comes over it or does not
+come; nobody keeps either longer than the deadlines of ServerSettings allow, nor has more connections than they grant.
 """
 
 from __future__ import annotations
@@ -12,34 +12,21 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
 
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, FlashBootError, NotReady, ParentUnreachable
+from flashboot_agent.core.errors import (
+    DeadlineExceeded,
+    NotReady,
+    ParentUnreachable,
+)
 from flashboot_agent.transport import address
-from flashboot_agent.transport.base import ArenaCatalog, Server, SourceArena
+from flashboot_agent.transport.base import ArenaCatalog, Server
 from flashboot_agent.transport.channel import Channel
+from flashboot_agent.transport.conversation import Conversation, ServerSettings
+from flashboot_agent.transport.tls import CredentialSource, TlsContexts
 from flashboot_agent.wire import frames
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerSettings:
-    """What a server grants its children; times in seconds."""
-
-    connections: int = 64
-    """Children at a time. One above gets NotReady, and tries another parent."""
-    hello: float = 10.0
-    """From the connection to the request for metadata, and from the first to the last byte of any request."""
-    idle: float = 60.0
-    """Between two requests."""
-    silence: float = 10.0
-    """A child that takes no byte of a reply for so long is given up."""
-    reply: float = 60.0
-    """A child must have taken a whole reply (up to 4 MiB; metadata up to 192 MiB) after so long."""
-    look: float = 1.0
-    """How often a long poll looks whether the child is still there and the server still open."""
 
 
 class TcpServer(Server):
@@ -48,6 +35,7 @@ class TcpServer(Server):
     Args:
         host, port: where to listen; port 0 takes a free one.
         advertise: the IP address that peers shall use, where `host` is a wildcard.
+        credentials: without them connections are plain: neither encrypted nor authenticated.
     """
 
     def __init__(
@@ -58,21 +46,25 @@ class TcpServer(Server):
         *,
         advertise: str | None = None,
         settings: ServerSettings | None = None,
+        credentials: CredentialSource | None = None,
     ) -> None:
         self._catalog = catalog
         self._settings = settings or ServerSettings()
+        self._tls = TlsContexts(credentials, server=True) if credentials is not None else None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=128)
         self.address = address.join(advertise or host, self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._children: dict[Channel, threading.Thread] = {}
+        self._addresses: Counter[str] = Counter()
+        """Connections of each IP address."""
         self._closing = threading.Event()
         self._acceptor = threading.Thread(target=self._accept, name="chunks-accept", daemon=True)
         self._acceptor.start()
 
     @property
     def connections(self) -> int:
-        """Children that are connected now."""
+        """Open ones."""
         with self._lock:
             return len(self._children)
 
@@ -93,11 +85,13 @@ class TcpServer(Server):
             if thread.is_alive():
                 log.error("the thread that serves %s did not end within 5 s", channel.peer)
 
+    # The accepting thread
+
     def _accept(self) -> None:
         while not self._closing.is_set():
             try:
                 sock, peer = self._listener.accept()
-                channel = Channel(sock, f"child at {address.join(peer[0], peer[1])}")
+                channel = Channel(sock.detach(), f"child at {address.join(peer[0], peer[1])}")
             except OSError as error:
                 if self._closing.is_set():
                     return
@@ -105,96 +99,56 @@ class TcpServer(Server):
                 if error.errno != errno.ECONNABORTED:
                     self._closing.wait(0.1)  # out of descriptors or memory: do not spin, the backlog keeps the child
                 continue
-            thread = threading.Thread(target=self._serve, args=(channel,), name=f"chunks-{peer[0]}", daemon=True)
-            with self._lock:
-                serve = len(self._children) < self._settings.connections
-                if serve:
-                    self._children[channel] = thread
-            if not serve:
-                self._turn_away(channel, f"already serves {self._settings.connections} children")
-                continue
-            try:
-                thread.start()
-            except RuntimeError as error:  # the process may have no more threads
-                with self._lock:
-                    del self._children[channel]
-                self._turn_away(channel, f"has no thread for one more child ({error})")
+            thread = threading.Thread(
+                target=self._serve, args=(channel, peer[0]), name=f"chunks-{peer[0]}", daemon=True
+            )
+            full = self._enter(channel, peer[0], thread)
+            if full is None:
+                try:
+                    thread.start()
+                    continue
+                except RuntimeError as error:  # the process may have no more threads
+                    self._leave(channel, peer[0])
+                    full = f"has no thread for one more child ({error})"
+            self._turn_away(channel, full)
+
+    def _enter(self, channel: Channel, host: str, thread: threading.Thread) -> str | None:
+        """Take a place, or say why there is none."""
+        settings = self._settings
+        with self._lock:
+            if len(self._children) >= settings.connections:
+                return f"already serves {settings.connections} connections"
+            if self._addresses[host] >= settings.per_address:
+                return f"already serves {settings.per_address} connections from {host}"
+            self._children[channel] = thread
+            self._addresses[host] += 1
+        return None
+
+    def _leave(self, channel: Channel, host: str) -> None:
+        with self._lock:
+            del self._children[channel]
+            self._addresses[host] -= 1
+            if not self._addresses[host]:
+                del self._addresses[host]
 
     def _turn_away(self, channel: Channel, why: str) -> None:
-        """In the accepting thread, so it must not wait: the frame fits a fresh connection's send buffer."""
-        error = NotReady(f"{self.address} {why}; try another parent, or later")
-        with contextlib.suppress(ParentUnreachable, DeadlineExceeded):
-            channel.send(frames.encode(frames.Trouble(error.problem())), silence=0.1, whole=0.1, what="turning it away")
-            channel.finish(0.1)
+        """In the accepting thread, so it must not wait: the frame fits a fresh connection's send buffer.
+
+        Under TLS it is closed without a word, since a handshake would wait; the child tries another parent then too."""
+        log.warning("turned away %s: %s %s", channel.peer, self.address, why)
+        if self._tls is None:
+            error = NotReady(f"{self.address} {why}; try another parent, or later")
+            with contextlib.suppress(ParentUnreachable, DeadlineExceeded):
+                trouble = frames.encode(frames.Trouble(error.problem()))
+                channel.send(trouble, silence=0.1, whole=0.1, what="turning it away")
+                channel.finish(0.1)
         channel.close()
 
-    def _serve(self, channel: Channel) -> None:
+    # A child's thread
+
+    def _serve(self, channel: Channel, host: str) -> None:
         try:
-            self._converse(channel)
-        except (ParentUnreachable, DeadlineExceeded) as error:
-            log.info("gave up a child: %s", error)
-        except FlashBootError as error:
-            log.info("refused a child: %s: %s", channel.peer, error)
-            with contextlib.suppress(ParentUnreachable, DeadlineExceeded):
-                self._send(channel, frames.Trouble(error.problem()))
-                channel.finish(2.0)
+            Conversation(channel, self._catalog, self._settings, self._tls).run()
         finally:
             channel.close()
-            with self._lock:
-                del self._children[channel]
-
-    def _converse(self, channel: Channel) -> None:
-        hello = self._settings.hello
-        request = channel.recv_frame(first=hello, whole=hello, what="waiting for its request for metadata")
-        if request is None:
-            return  # a probe
-        if not isinstance(request, frames.MetaRequest):
-            raise BadRequest(f"the first frame must be MetaRequest, not {type(request).__name__}")
-        channel.peer = f"{channel.peer} on node {request.child}"
-        source = self._catalog.open(request.arena, request.child)
-        try:
-            meta = source.meta
-            reply = frames.MetaReply(
-                identity=meta.identity,
-                nbytes=meta.nbytes,
-                digest=meta.digest,
-                digest_chunk_bytes=DIGEST_CHUNK_BYTES,
-                digests_bytes=len(meta.chunk_digests),
-                layout_bytes=len(meta.layout),
-            )
-            self._send(channel, reply, meta.chunk_digests)
-            if meta.layout:
-                self._send_raw(channel, b"", meta.layout)
-            while True:
-                pull = channel.recv_frame(first=self._settings.idle, whole=hello, what="waiting for its next request")
-                if pull is None:
-                    return
-                if not isinstance(pull, frames.Pull):
-                    raise BadRequest(f"expected Pull, got {type(pull).__name__}")
-                self._answer(channel, source, pull)
-        finally:
-            source.close()
-
-    def _answer(self, channel: Channel, source: SourceArena, pull: frames.Pull) -> None:
-        end = pull.offset + pull.length
-        if end > source.meta.nbytes:
-            raise BadRequest(f"{source.meta.arena} has {source.meta.nbytes} bytes; asked for [{pull.offset}, {end})")
-        deadline = time.monotonic() + pull.wait_ms / 1000
-        watermark = source.wait_watermark(end - 1, 0)
-        while watermark < end:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._send(channel, frames.Data(pull.offset, watermark, 0))
-                return
-            if self._closing.is_set() or channel.peer_is_gone():
-                raise ParentUnreachable(f"{channel.peer}: left while it waited for bytes of {source.meta.arena}")
-            watermark = source.wait_watermark(end - 1, min(left, self._settings.look))
-        with source.view(pull.offset, pull.length) as view:
-            self._send(channel, frames.Data(pull.offset, watermark, pull.length), view)
-        source.sent(pull.length)
-
-    def _send(self, channel: Channel, frame: frames.Frame, tail: memoryview | bytes = b"") -> None:
-        self._send_raw(channel, frames.encode(frame), tail)
-
-    def _send_raw(self, channel: Channel, head: bytes, tail: memoryview | bytes) -> None:
-        channel.send(head, tail, silence=self._settings.silence, whole=self._settings.reply, what="sending a reply")
+            self._leave(channel, host)

@@ -1,0 +1,114 @@
+"""Who uses an arena's memory just now, and when it may go.
+
+Holds always: the memory is given up once and only when nobody uses it any more (a descriptor that is closed under a
+writer could be another file's soon); from the moment of `revoke` on nobody new comes in. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from flashboot_agent.core.errors import UnknownArena
+
+CHILD_SECONDS: Final = 5.0
+"""How long after its last connection a node still counts as a child."""
+
+
+class Leases:
+    """Of one arena. `give_up` closes its memory."""
+
+    def __init__(self, arena: str, give_up: Callable[[], None]) -> None:
+        self._arena = arena
+        self._give_up = give_up
+        self._changed = threading.Condition()
+        self._users = 0
+        self._gone = False
+        self._connected: Counter[str] = Counter()
+        self._left: dict[str, float] = {}
+
+    @property
+    def gone(self) -> bool:
+        return self._gone
+
+    @property
+    def read(self) -> bool:
+        """A child is connected."""
+        with self._changed:
+            return bool(self._connected)
+
+    def children(self) -> list[str]:
+        """Nodes that read from it now or did a moment ago."""
+        limit = time.monotonic() - CHILD_SECONDS
+        with self._changed:
+            self._left = {child: at for child, at in self._left.items() if at >= limit}
+            return sorted(self._connected.keys() | self._left.keys())[:256]
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """It does not go during the block, which must be short. Raises UnknownArena when it is gone."""
+        with self._changed:
+            self._require_here()
+            yield
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """This process itself works on the memory. Raises UnknownArena when it is gone."""
+        with self._changed:
+            self._require_here()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._let_go()
+
+    def enter(self, child: str) -> None:
+        """A connection of the node `child` begins to read. Raises UnknownArena when it is gone."""
+        with self._changed:
+            self._require_here()
+            self._users += 1
+            self._connected[child] += 1
+
+    def leave(self, child: str) -> None:
+        with self._changed:
+            self._connected[child] -= 1
+            if not self._connected[child]:
+                del self._connected[child]
+            self._left[child] = time.monotonic()
+            self._let_go()
+
+    def revoke(self, seconds: float) -> bool:
+        """Nobody new from now on. True when all let go in time; the memory goes with the last of them."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            if self._gone:
+                return self._users == 0
+            self._gone = True
+            if self._users == 0:
+                self._end()
+            while self._users and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return self._users == 0
+
+    def _let_go(self) -> None:
+        self._users -= 1
+        if self._gone and self._users == 0:
+            self._end()
+        self._changed.notify_all()
+
+    def _end(self) -> None:
+        self._give_up()
+        self._give_up = _nothing  # it holds the arena, which holds this: both shall go at once, without the collector
+
+    def _require_here(self) -> None:
+        if self._gone:
+            raise UnknownArena(f"{self._arena} was dropped here")
+
+
+def _nothing() -> None:
+    """What is left to give up after the memory was."""
