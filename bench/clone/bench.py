@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from bench.clone import agents
+from bench.clone.peers import PEERS
 from bench.fanout.limit import c_loop
 from bench.kit.certificates import Pair, pair
 from bench.kit.native import program
@@ -62,13 +63,29 @@ def _over_loopback(outcome: Outcome, options: Options, nbytes: int, pages: Pages
     with ExitStack() as stack:
         limit = stack.enter_context(c_loop("127.0.0.1", nbytes, tls, options.logs, pages=pages))
         ours = stack.enter_context(_pulled(options, nbytes, pages, tls))
-        pairs = paired({"C loop": limit, "pull": ours}, options.rounds, say)
+        others, failures = _peers(stack, options, nbytes) if not secure else ({}, {})
+        pairs = paired({"C loop": limit, "pull": ours, **others}, options.rounds, say)
+    pairs.failures |= failures
     word = f"TLS {'on' if secure else 'off'}"
     label = f"clone over loopback, {nbytes // MIB} MiB, {pages} pages, {word}"
     outcome.details[label] = pairs.samples
     goal = at_least(_OVER_LOOPBACK[secure])
     outcome.rows.append(pairs.ratio(f"{label}: with digests, over the C loop", "pull", "C loop", goal))
+    outcome.rows += [pairs.ratio(f"{label}: over {peer}", "pull", peer) for peer in (PEERS if not secure else ())]
     outcome.rows.append(_cpu(pairs, f"{label}: CPU seconds over the C loop's", "pull", nbytes))
+
+
+def _peers(stack: ExitStack, options: Options, nbytes: int) -> tuple[dict[str, Run], dict[str, str]]:
+    """Those that run, and why the others don't."""
+    runs: dict[str, Run] = {}
+    failures: dict[str, str] = {}
+    for name, peer in PEERS.items():
+        try:
+            runs[name] = stack.enter_context(peer(nbytes, options.logs))
+        except RunFailed as error:
+            say(f"{name} failed: {error}")
+            failures[name] = str(error)
+    return runs, failures
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -47,11 +48,19 @@ def _status(key: str) -> int:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(key + ":")), 0)
 
 
+@cache
+def answers_apart() -> int:
+    """Descriptor for answers; what libraries print to stdout goes to stderr from now on and tears no answer.
+
+    Called by `serve`; call it before where a library prints while it is imported or set up."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    return answers
+
+
 def serve(operations: dict[str, Callable[..., dict[str, Any]]], **ready: Any) -> None:
     """Answer commands until stdin ends. An operation that raises is answered with its error and ends the process."""
-    # What libraries print must not tear the protocol: descriptor 1 becomes stderr, answers go to a copy of the old one.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    answers = os.fdopen(answers_apart(), "w", buffering=1)
     print(json.dumps({"ready": True, **ready}), file=answers)
     for line in sys.stdin:
         command = json.loads(line)
