@@ -1,4 +1,4 @@
-"""Other software that moves memory between two processes, as contestants beside our clone over loopback, without TLS."""
+"""Other software that moves memory between two processes, beside our clone over loopback; without TLS."""
 
 from __future__ import annotations
 
