@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import threading
@@ -11,8 +12,9 @@ from datetime import timedelta
 import pytest
 
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.control import Desired, Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
+from flashboot_operator.agents.client import AgentClient, AgentUntrusted
 from tests.component.agents import Cluster, NamedConnection, Node, eventually
 from tests.component.trust import Issuer
 
@@ -85,6 +87,17 @@ def test_older_tls_is_refused(node: Node) -> None:
     node.context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(OSError, match=f"(?i)EOF|protocol.version|{CUT}"):
         node.get("/healthz")
+
+
+def test_no_session_outlives_a_verification(node: Node) -> None:
+    """With a ticket a client would get in again without showing its certificate."""
+    assert node.context is not None
+    link = NamedConnection(node.ip, node.name, node.context, 10)
+    link.request("GET", "/healthz")
+    assert link.getresponse().read() == b"ok\n"
+    assert link.sock.session is not None
+    assert not link.sock.session.has_ticket
+    link.close()
 
 
 def test_a_new_node_is_enrolled(cluster: Cluster) -> None:
@@ -203,3 +216,37 @@ def test_without_a_ca_nobody_commands_it(cluster: Cluster) -> None:
     began = time.monotonic()
     eventually(lambda: node.get("/v1/observed")[0] == 200, "the CA is read when it comes")
     assert time.monotonic() - began < 20
+
+
+async def test_the_operators_client_checks_the_nodes_name(node: Node) -> None:
+    client = AgentClient(port=9440, tls=True)
+    client.identify(ISSUER.issue_operator())
+    with pytest.raises(AgentUntrusted, match="node-b"):
+        await client.observed("node-b", node.ip, after=-1, wait_s=0)
+    assert (await client.observed("node-a", node.ip, after=-1, wait_s=0)).node == "node-a"
+    client.identify(Issuer().issue_operator())
+    with pytest.raises(AgentUntrusted, match="CERTIFICATE_VERIFY_FAILED"):
+        await client.observed("node-a", node.ip, after=-1, wait_s=0)
+    await client.close()
+
+
+async def test_a_call_that_runs_survives_the_operators_own_rotation(node: Node) -> None:
+    client = AgentClient(port=9440, tls=True)
+    client.identify(ISSUER.issue_operator())
+    first = await client.observed("node-a", node.ip, after=-1, wait_s=0)
+    poll = asyncio.create_task(client.observed("node-a", node.ip, after=first.counter, wait_s=25))
+    await asyncio.sleep(0)
+    client.identify(ISSUER.issue_operator())
+    await client.put(node.ip, Desired(epoch=1, revision=1, node="node-a"))
+    assert (await poll).revision == 1
+    await client.close()
+
+
+async def test_off_is_plain_and_says_so(cluster: Cluster) -> None:
+    node = cluster.node("node-a")
+    client = AgentClient(port=9440)
+    seen = await client.observed("node-a", node.ip, after=-1, wait_s=0)
+    assert (seen.node, seen.certificate_expires_at) == ("node-a", None)
+    await client.close()
+    assert node.get("/v1/certificate")[0] == 404
+    assert "TLS is off" in node.log.read_text()

@@ -49,7 +49,7 @@ class AgentClient:
         self._answer_s = answer_s
         self._http = None if tls else self._client(None)
         self._bootstrap: httpx.AsyncClient | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], httpx.AsyncClient] = {}
 
     def identify(self, credentials: Credentials) -> None:
         """New connections use these; calls that run end over their old ones."""
@@ -59,14 +59,15 @@ class AgentClient:
         self._bootstrap = self._client(client_context(own, key, None))
         for client in old:
             task = asyncio.create_task(self._retire(client))
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
+            self._retiring[task] = client
+            task.add_done_callback(lambda done: self._retiring.pop(done, None))
 
     async def close(self) -> None:
-        for task in list(self._retiring):
+        retiring = dict(self._retiring)
+        for task in retiring:
             task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
-        for client in (self._http, self._bootstrap):
+        await asyncio.gather(*retiring, return_exceptions=True)
+        for client in (self._http, self._bootstrap, *retiring.values()):
             if client is not None:
                 await client.aclose()
 
@@ -95,11 +96,9 @@ class AgentClient:
         return httpx.AsyncClient(verify=context if context is not None else False, limits=limits, trust_env=False)
 
     async def _retire(self, client: httpx.AsyncClient) -> None:
-        """Close it once the longest call that it may be in is over, or when this is cancelled."""
-        try:
-            await asyncio.sleep(LONG_POLL_S + self._connect_s + self._answer_s)
-        finally:
-            await client.aclose()
+        """Close it once the longest call that it may be in is over."""
+        await asyncio.sleep(LONG_POLL_S + self._connect_s + self._answer_s)
+        await client.aclose()
 
     async def _call(
         self,
