@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flashboot_operator.core.fanout.pace import Sample, Slow, judge, keep
+from flashboot_operator.core.fanout import pace
+from flashboot_operator.core.fanout.pace import Sample, Slow, keep
 
 MIB = 1 << 20
 RATE = 100 * MIB
+
+
+def judge(
+    samples: dict[str, tuple[Sample, ...]], before: Slow, allowed: dict[str, float] | None = None
+) -> dict[str, frozenset[str]]:
+    return dict(pace.judge(samples, before, allowed or {}))
 
 
 def series(
@@ -73,10 +80,29 @@ def test_reports_that_come_late_together_make_nobody_slow() -> None:
     assert judge(late, {}) == {}
 
 
-def test_one_other_is_enough_only_if_it_is_above_or_below() -> None:
+def test_one_other_is_enough_only_if_it_is_the_parent() -> None:
     apart = {"a": series(RATE, parent="s"), "b": series(RATE / 4, parent="r")}
     assert judge(apart, {}) == {}
+    assert judge(chain(RATE / 4, RATE), {}) == {}, "a late child that catches up proves nothing against its parent"
     assert set(judge(chain(RATE, RATE / 4), {})) == {"n1"}
+
+
+def test_where_all_wait_for_one_its_link_is_the_measure() -> None:
+    starving = {f"n{i}": series(RATE / 4, parent=f"n{i - 1}", starved=lambda at: True) for i in (1, 2)}
+    first = {"n0": series(RATE / 4)} | starving
+    assert set(judge(first, {}, {"n0": RATE})) == {"n0"}
+    assert judge(first, {}) == {}, "nobody says what its link can do"
+    assert judge(first, {}, {"n0": RATE / 4}) == {}, "the source may give no more"
+    assert judge({"n0": first["n0"]}, {}, {"n0": RATE}) == {}, "nobody waits for it"
+    fast = {"n0": series(2e9)} | starving
+    assert judge(fast, {}, {"n0": 50e9}) == {}, "a CPU may be the limit of a very fast link"
+
+
+def test_a_capped_source_is_no_fault_of_its_child() -> None:
+    catching_up = {f"m{i}": series(RATE, parent=f"x{i}") for i in range(3)}
+    said = {"n0": series(RATE / 4)} | catching_up
+    assert set(judge(said, {})) == {"n0"}
+    assert judge(said, {}, {"n0": RATE / 4}) == {}
 
 
 def test_a_new_parent_begins_a_new_window() -> None:

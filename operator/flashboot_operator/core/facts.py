@@ -111,6 +111,10 @@ class World:
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
 
 
+def domain_of(world: World, node: str) -> str:
+    return world.nodes[node].domain if node in world.nodes else NO_DOMAIN
+
+
 def time_of(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 

@@ -13,30 +13,20 @@ from dataclasses import dataclass, field, replace
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import Lane, ObservedArena, Place, WantedArena
 from flashboot_operator.api.modelreplica import Spec
-from flashboot_operator.core.election import Sealed, SeedCandidate, Source, elect_seed, elect_source, others_by_rank
+from flashboot_operator.core.election import Sealed, Source, elect_source, others_by_rank
 from flashboot_operator.core.expected import expected_identity
-from flashboot_operator.core.facts import NO_DOMAIN, Agent, Node, Pod, World
+from flashboot_operator.core.facts import Agent, Node, Pod, World
 from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
 from flashboot_operator.core.fanout.model import Plan
 from flashboot_operator.core.fanout.pace import Slow, judge
-from flashboot_operator.core.targets import fan_out, pace_of, peers
+from flashboot_operator.core.seeding import at_work, seed_of
+from flashboot_operator.core.targets import allowed_of, fan_out, pace_of, peers
+
+Pods = dict[str, list[Pod]]
+"""Node → live pods that need the arena."""
 
 PLACE = Place()
 """The only rank of a replica, so far."""
-
-SEED_FAILURES = frozenset(
-    {
-        "SeedFailed",
-        "CommitRefused",
-        "CheckpointMissing",
-        "CheckpointMalformed",
-        "CheckpointIndexMissingShard",
-        "CheckpointTruncated",
-        "UnsupportedModel",
-        "UnsupportedEngine",
-        "InsufficientMemory",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -137,16 +127,16 @@ def _worth_keeping(owner: Owner, world: World, used: list[ArenaPlan], podless: l
 
 
 def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group: Group) -> ArenaPlan:
-    template_hash, product, pods = group.template_hash, group.product, group.pods
+    pods = group.pods
     arena = arena_id(owner.uid, expected, PLACE)
     held = {node: a for node, agent in sorted(world.agents.items()) if (a := agent.arena(arena)) is not None}
     sealed = {node: a for node, a in held.items() if a.state == "sealed"}
-    by_node: dict[str, list[Pod]] = {}
+    by_node: Pods = {}
     for pod in pods:
         by_node.setdefault(pod.node or "", []).append(pod)
-    accused = {
+    accused = frozenset(
         (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
-    }
+    )
     candidates = [
         Sealed(
             node=node,
@@ -159,90 +149,76 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
         for node, a in sealed.items()
     ]
     source = elect_source(candidates, memory.sources.get(arena))
-    result = ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source)
+    result = ArenaPlan(arena, expected, group.template_hash, group.product, tuple(pods), sealed, source)
     if source is None:
-        seed = _seed(world, memory, arena, pods)
-        wanted = {}
-        for node, there in by_node.items():
-            mine = seed is not None and seed.node == node
-            wanted[node] = _want(
-                owner, result, there, "seed" if mine else "clone", seed_pod=seed.uid if seed and mine else None
-            )
-        return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, None, seed, (), {}, wanted)
+        return _seeded(owner, world, result, by_node, seed_of(world, arena, pods, memory.seeds.get(arena)))
+    twins = [c for c in others_by_rank(candidates, source.node) if sealed[c.node].digest == sealed[source.node].digest]
+    before = memory.slow.get(arena, {})
+    return _cloned(owner, world, result, by_node, held=held, twins=twins, accused=accused, before=before)
 
-    first = sealed[source.node]
-    twins = [
-        c.node for c in others_by_rank(candidates, source.node) if c.fresh and sealed[c.node].digest == first.digest
-    ]
-    link = world.agents[source.node].observed.link_bytes_per_second
-    serving = {c.node for c in candidates if c.engines}
-    percent = owner.spec.transfer.source_egress_percent
-    slow = judge(pace_of(world, held), memory.slow.get(arena, {}))
+
+def _seeded(owner: Owner, world: World, result: ArenaPlan, by_node: Pods, seed: Pod | None) -> ArenaPlan:
+    """Nobody has the arena: one pod loads it, the others wait."""
+    wanted = {}
+    for node, there in by_node.items():
+        if seed is not None and seed.node == node:
+            wanted[node] = _want(owner, result, there, "seed", seed_pod=seed.uid)
+        else:
+            wanted[node] = _want(owner, result, there, "clone")
+    return replace(result, seed=seed, wanted=wanted)
+
+
+def _cloned(
+    owner: Owner,
+    world: World,
+    result: ArenaPlan,
+    by_node: Pods,
+    *,
+    held: Mapping[str, ObservedArena],
+    twins: Sequence[Sealed],
+    accused: frozenset[tuple[str, str]],
+    before: Slow,
+) -> ArenaPlan:
+    """The source feeds the others. `twins`: the source and all who hold the same bytes, in the order of their rank."""
+    source = twins[0].node
+    first, transfer = held[source], owner.spec.transfer
+    links = {node: agent.observed.link_bytes_per_second for node, agent in world.agents.items()}
+    # Only where an engine serves is there a bandwidth to protect.
+    capped = {c.node: egress(links[c.node], transfer.source_egress_percent) for c in twins if c.engines}
+    caps = {node: cap for node, cap in capped.items() if cap is not None}
+    paces = pace_of(world, held)
+    slow = judge(paces, before, allowed_of(links, paces, held, caps))
     forest = fan_out(
         world,
         first,
         pods=by_node,
         held=held,
-        twins=twins,
+        twins=[c.node for c in twins if c.fresh],
         slow=slow.keys(),
-        accused=frozenset(accused),
-        policy=owner.spec.transfer.domain_policy,
-        percent=percent if link is not None and source.node in serving else None,
+        accused=accused,
+        policy=transfer.domain_policy,
+        percent=transfer.source_egress_percent if source in caps else None,
     )
+    request = request_bytes(links[source], len(forest.lanes))
     wanted = {}
     for node, there in by_node.items():
-        has = held.get(node)
-        if has is not None and has.state == "seeding" and (at_work := _seeding(world, node, there)):
-            wanted[node] = _want(owner, result, there, "seed", seed_pod=at_work)
+        seeding = at_work(world, node, there) if node in held and held[node].state == "seeding" else None
+        if seeding is not None:
+            wanted[node] = _want(owner, result, there, "seed", seed_pod=seeding)
             continue
+        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
         wanted[node] = _want(
-            owner,
-            result,
-            there,
-            "clone",
-            first=first,
-            lanes=[Lane(parents=parents) for parents in peers(world, forest, node)],
-            request=request_bytes(link, len(forest.lanes)),
-            egress=egress(world.agents[node].observed.link_bytes_per_second, percent) if node in serving else None,
+            owner, result, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node)
         )
     if owner.wants_replicas:
-        told = wanted.get(source.node)
-        wanted[source.node] = _want(
-            owner,
-            result,
-            by_node.get(source.node, []),
-            "hold",
-            first=first,
-            egress=told.egress_bytes_per_second if told else None,
-        )
+        there = by_node.get(source, [])
+        wanted[source] = _want(owner, result, there, "hold", first=first, cap=caps.get(source))
     edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
-    return ArenaPlan(arena, expected, template_hash, product, tuple(pods), sealed, source, None, edges, slow, wanted)
+    return replace(result, lanes=edges, slow=slow, wanted=wanted)
 
 
 def _engines(agent: Agent, there: list[Pod]) -> int:
     return sum(1 for pod in there if (seen := agent.pod(pod.uid)) is not None and seen.phase == "attached")
-
-
-def _seeding(world: World, node: str, there: list[Pod]) -> str | None:
-    agent = world.agents.get(node)
-    return next((p.uid for p in there if agent and (o := agent.pod(p.uid)) and o.phase == "seeding"), None)
-
-
-def _seed(world: World, memory: Memory, arena: str, pods: list[Pod]) -> Pod | None:
-    """The pod that shall load the checkpoint; None while none can, or while a silent node may still hold the arena."""
-    candidates = []
-    told: str | None = memory.seeds.get(arena)
-    for pod in pods:
-        agent = world.agents.get(pod.node or "")
-        seen = agent.pod(pod.uid) if agent is not None else None
-        if agent is None or seen is None:
-            continue
-        if told is None and agent.put_seeds.get(arena) == pod.uid:
-            told = pod.uid
-        failed = seen.problem is not None and seen.problem.reason in SEED_FAILURES
-        candidates.append(SeedCandidate(pod.uid, pod.bound or pod.created, seen.phase == "seeding", failed))
-    chosen = elect_seed(candidates, told)
-    return next((p for p in pods if p.uid == chosen), None)
 
 
 def _want(
@@ -254,7 +230,7 @@ def _want(
     first: ObservedArena | None = None,
     lanes: Sequence[Lane] = (Lane(),),
     request: int = DEFAULT_REQUEST,
-    egress: int | None = None,
+    cap: int | None = None,
     seed_pod: str | None = None,
 ) -> WantedArena:
     return WantedArena.model_validate(
@@ -271,11 +247,7 @@ def _want(
             "seed_pod": seed_pod,
             "lanes": list(lanes),
             "request_bytes": request,
-            "egress_bytes_per_second": egress,
+            "egress_bytes_per_second": cap,
             "pods": sorted(p.uid for p in there)[:256],
         }
     )
-
-
-def domain_of(world: World, node: str) -> str:
-    return world.nodes[node].domain if node in world.nodes else NO_DOMAIN

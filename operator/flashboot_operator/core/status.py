@@ -8,9 +8,9 @@ from typing import Any
 
 from flashboot_operator.api.status import Domain, Identity, LastClone, Status, Weights
 from flashboot_operator.core.conditions import Picture, compute, stamp
-from flashboot_operator.core.facts import Pod, Trouble, World, time_of
+from flashboot_operator.core.facts import Pod, Trouble, World, domain_of, time_of
 from flashboot_operator.core.progress import Line, line_of
-from flashboot_operator.core.replica import ArenaPlan, Owner, domain_of
+from flashboot_operator.core.replica import ArenaPlan, Owner
 from flashboot_operator.core.workload import selector_of
 
 SAME_SCALE_UP = timedelta(seconds=30)

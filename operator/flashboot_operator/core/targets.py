@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.wire.control import ObservedArena, ObservedLane, Peer
-from flashboot_operator.core.facts import Agent, Pod, World
+from flashboot_operator.core.facts import Agent, Pod, World, domain_of
 from flashboot_operator.core.fanout.fallbacks import fallbacks
 from flashboot_operator.core.fanout.forest import Forest
 from flashboot_operator.core.fanout.lanes import MAX_SOURCES, how_many, lanes_per_root
@@ -77,12 +77,33 @@ def sample_of(arena: ObservedArena, at: float) -> Sample:
 
 
 def pace_of(world: World, held: Mapping[str, ObservedArena]) -> dict[str, tuple[Sample, ...]]:
-    """The last seconds of each node that answers and fills its arena of `held`."""
-    return {
-        node: world.agents[node].samples.get(arena.arena, ())
-        for node, arena in held.items()
-        if arena.state == "filling" and world.agents[node].fresh
-    }
+    """The last seconds of each node that answers and fills its arena of `held`. Of a gateway at work nothing is said:
+    the way between domains is slow by nature."""
+    found = {}
+    for node, arena in held.items():
+        agent = world.agents[node]
+        if arena.state == "filling" and agent.fresh:
+            home, parents = domain_of(world, node), [lane.parent for lane in lanes_of(arena)]
+            near = all(p is None or domain_of(world, p) == home for p in parents)
+            found[node] = agent.samples.get(arena.arena, ()) if near else ()
+    return found
+
+
+def allowed_of(
+    links: Mapping[str, int | None],
+    nodes: Iterable[str],
+    held: Mapping[str, ObservedArena],
+    caps: Mapping[str, int],
+) -> dict[str, float]:
+    """Of each of the nodes, bytes a second that its link and its parents' `caps` let it have, where links are known."""
+    found = {}
+    for node in nodes:
+        parents = {lane.parent for lane in lanes_of(held[node]) if lane.parent is not None}
+        sent = [caps.get(p) or links.get(p) for p in parents]
+        mine, known = links[node], [rate for rate in sent if rate is not None]
+        if mine is not None and known and len(known) == len(sent):
+            found[node] = float(min(mine, sum(known)))
+    return found
 
 
 def peers(world: World, forest: Forest, node: str) -> list[list[Peer]]:

@@ -1,8 +1,9 @@
 """Where a child that waits for a parent goes, lane by lane, in order of arrival.
 
 Inside its domain: a peer that is able, rooted, at or ahead of the child's watermark, and has a slot. Among those: not
-one the child complained about, not a slow one, no sealed node beyond its share of lanes, no source while another can,
-then the highest watermark, the source whose turn it is in this lane, the fewest children, the smaller name.
+one the child complained about, not a slow one, no sealed node beyond its share of lanes (never, while somebody else
+gets the lane), no source while another can, then the highest watermark, the source whose turn it is in this lane, the
+fewest children, the smaller name.
 
 Where the domain has nobody that has or gets the lane, the child becomes its *gateway* for this lane and pulls it from
 another domain, from the node with the fewest crossings, unless it is at work on another crossing: then the lane stays
@@ -72,6 +73,7 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
     complained about is taken again only when there is no other: one flipped bit must not cut off the last source.
     """
     facts = forest.facts
+    under_way = any(forest.rooted(lane, n) for n in forest.parent[lane] if n != m.node)
     turn = {node: (i - lane) % len(facts.sources) for i, node in enumerate(facts.sources)}
     best: tuple[Key, str] | None = None
     for order, node in enumerate(forest.candidates()):
@@ -80,11 +82,13 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
         fed = forest.fed(lane, node)
         if fed >= SLOTS and not m.stuck:
             continue
-        beyond = node in forest.roots and facts.lanes_per_root is not None
+        beyond = _beyond(forest, node)
+        if beyond and under_way:
+            continue
         key: Key = (
             (m.node, node) in facts.accused,
             forest.slow(node),
-            beyond and forest.lanes_fed(node) >= (facts.lanes_per_root or 1),
+            beyond,
             node in turn,
             -forest.watermark(lane, node),
             turn.get(node, 0),
@@ -94,6 +98,12 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
         if best is None or key < best[0]:
             best = (key, node)
     return best[1] if best else None
+
+
+def _beyond(forest: Forest, node: str) -> bool:
+    """A sealed node that feeds its share of lanes already."""
+    share = forest.facts.lanes_per_root
+    return node in forest.roots and share is not None and forest.lanes_fed(node) >= share
 
 
 def _cross(forest: Forest, lane: int, m: Member) -> str | None:

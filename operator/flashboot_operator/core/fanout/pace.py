@@ -4,10 +4,12 @@ A slow node costs everybody below it, and a false accusation costs its place, so
 
 * The pace of a node counts only while it had the same parents and was never *starved*: a parent that has no byte which
   we lack sets our pace, and says nothing against us.
-* It is slow when, in both halves of the window, it got less than half of the median of the others that count, and
-  there are two of those, or one that is its parent or child. The window is a second, longer where that is fewer than
-  eight chunks.
-* Of several slow ones in a row only the first is at fault: those below get what it gets.
+* It is slow when, in both halves of the window, it got less than half of the measure. That is what its parents get,
+  starved or not, if they fill too; below sealed parents it is the median of two or more others that count and are not
+  below it. Where all others wait for it, it is what its link and its parents' caps should give it, though not more
+  than any CPU can do.
+* Never while it gets most of what its parents may send: a capped source is no fault of the child.
+* The window is a second, longer where that is fewer than eight chunks.
 * When a second node is slow below the same parent, the parent is at fault, not the node.
 * Who was found slow stays so until it keeps up with the median again, while it counts.
 
@@ -63,21 +65,48 @@ class _Pace:
     def whole(self) -> float:
         return (self.first + self.second) / 2
 
+    def below(self, measure: tuple[float, float], share: float) -> bool:
+        return self.first < share * measure[0] and self.second < share * measure[1]
+
+    def above(self, measure: tuple[float, float], share: float) -> bool:
+        return self.first >= share * measure[0] and self.second >= share * measure[1]
+
+
+MODEST = 1e9
+"""Bytes a second that every node can receive and verify, whatever its link."""
 
 Slow = Mapping[str, frozenset[str]]
 """Slow node → the parents that it had when it was found slow."""
 
 
-def judge(samples: Mapping[str, Sequence[Sample]], before: Slow) -> Slow:
-    """Who is slow now. `samples`: of each node whose arena fills, in order of time. `before`: the last verdict."""
+def judge(samples: Mapping[str, Sequence[Sample]], before: Slow, allowed: Mapping[str, float]) -> Slow:
+    """Who is slow now.
+
+    samples: of each node whose arena fills, in order of time. before: the last verdict. allowed: node → bytes a second
+    that its link and its parents' caps let it have, for those of which it is known.
+    """
     kept = {node: parents for node, parents in before.items() if node in samples}
     for window in WINDOWS_S:
         paces = _paces(samples, window)
         well = {node: p for node, p in paces.items() if node not in kept}
         if not well or median(p.whole for p in well.values()) * window < CHUNKS * DIGEST_CHUNK_BYTES:
             continue
-        return _verdict(paces, kept)
+        return _verdict(samples, paces, kept, allowed, window)
     return kept
+
+
+def _below(samples: Mapping[str, Sequence[Sample]]) -> dict[str, set[str]]:
+    """Node → all who get some lane by way of it."""
+    below: dict[str, set[str]] = {}
+    for node, said in samples.items():
+        above = {p for p in (said[-1].parents if said else ()) if p is not None}
+        seen: set[str] = set()
+        while above - seen:
+            at = min(above - seen)
+            seen.add(at)
+            below.setdefault(at, set()).add(node)
+            above |= {p for p in (samples[at][-1].parents if samples.get(at) else ()) if p is not None}
+    return below
 
 
 def _paces(samples: Mapping[str, Sequence[Sample]], window: float) -> dict[str, _Pace]:
@@ -86,11 +115,13 @@ def _paces(samples: Mapping[str, Sequence[Sample]], window: float) -> dict[str, 
     return {node: p for node, p in paces.items() if latest - p.at <= window}
 
 
-def _pace(samples: Sequence[Sample], window: float) -> _Pace | None:
-    """None when it does not count: starved, with a new parent, or not known for long enough."""
+def _pace(samples: Sequence[Sample], window: float, *, whatever: bool = False) -> _Pace | None:
+    """None when it does not count: starved or with a new parent (unless `whatever`), or not known for long enough."""
     run: list[Sample] = []
     for s in reversed(samples):
-        if s.starved or (run and (s.parents != run[0].parents or run[0].at - s.at > 1.25 * window)):
+        if run and run[0].at - s.at > 1.25 * window:
+            break
+        if not whatever and (s.starved or (run and s.parents != run[0].parents)):
             break
         run.append(s)
     run.reverse()
@@ -114,28 +145,40 @@ def _at(run: Sequence[Sample], time: float) -> float:
     return b.watermark if b.at <= a.at else a.watermark + (b.watermark - a.watermark) * (time - a.at) / (b.at - a.at)
 
 
-def _verdict(paces: Mapping[str, _Pace], kept: Slow) -> Slow:
+def _verdict(
+    samples: Mapping[str, Sequence[Sample]],
+    paces: Mapping[str, _Pace],
+    kept: Slow,
+    allowed: Mapping[str, float],
+    window: float,
+) -> Slow:
+    result, below = dict(kept), _below(samples)
     low: set[str] = set()
-    result = dict(kept)
     for node, pace in paces.items():
-        others = {n: p for n, p in paces.items() if n != node and n not in kept}
-        related = any(n in pace.parents or node in p.parents for n, p in others.items())
-        if len(others) < 2 and not related:
-            continue
-        first, second = median(p.first for p in others.values()), median(p.second for p in others.values())
+        if above := pace.parents & samples.keys():
+            measure = _least([_pace(samples[p], window, whatever=True) for p in above])
+        else:
+            others = [p for n, p in paces.items() if n != node and n not in kept and n not in below.get(node, ())]
+            measure = _median(others)
+            if measure is None and node in below and node in allowed:
+                measure = (min(allowed[node], MODEST),) * 2
+        if measure is None or (node in kept and pace.parents & kept.keys()):
+            continue  # To keep up with one that is slow proves nothing.
         if node in kept:
-            if pace.first >= WELL * first and pace.second >= WELL * second:
+            if pace.above(measure, WELL):
                 del result[node]
-        elif pace.first < SLOW * first and pace.second < SLOW * second:
+        elif pace.below(measure, SLOW) and (node not in allowed or pace.whole < WELL * allowed[node]):
             low.add(node)
     for node in sorted(low):
-        parents = paces[node].parents
-        if parents & (low | result.keys()):
-            continue  # It gets what they get.
-        shared = {p for had in kept.values() for p in had & parents}
-        for parent in sorted(shared):
-            if parent in paces:
-                result[parent] = paces[parent].parents
-        if not shared:
-            result[node] = parents
+        shared = {p for had in kept.values() for p in had & paces[node].parents}
+        result.update({p: paces[p].parents for p in shared if p in paces} if shared else {node: paces[node].parents})
     return result
+
+
+def _least(paces: Sequence[_Pace | None]) -> tuple[float, float] | None:
+    known = [p for p in paces if p is not None]
+    return (min(p.first for p in known), min(p.second for p in known)) if len(known) == len(paces) else None
+
+
+def _median(paces: Sequence[_Pace]) -> tuple[float, float] | None:
+    return (median(p.first for p in paces), median(p.second for p in paces)) if len(paces) >= 2 else None

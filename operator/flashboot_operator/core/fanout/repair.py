@@ -40,7 +40,10 @@ def repair(forest: Forest, lane: int) -> None:
         for child in orphans[failed]:
             if child in accusers or not forest.slow(failed):
                 forest.leave(lane, child)
-        take_slot(forest, lane, min(orphans[failed], key=lambda c: _rank(forest, lane, c, failed)), failed)
+        m = forest.members.get(failed)
+        if accusers or m is None or m.gone or m.stuck or m.slow:  # Else it just has nothing yet: its place is its own.
+            first = min(orphans[failed], key=lambda c: _rank(forest, lane, c, failed))
+            take_slot(forest, lane, first, failed)
 
 
 def _rank(forest: Forest, lane: int, child: str, failed: str) -> tuple[bool, int, float, str]:
