@@ -11,7 +11,7 @@ A slow node costs everybody below it, and a false accusation costs its place, so
 * Never while it gets most of what its parents may send: a capped source is no fault of the child.
 * The window is a second, longer where that is fewer than eight chunks.
 * When a second node is slow below the same parent, the parent is at fault, not the node.
-* Who was found slow stays so until it keeps up with the median again, while it counts.
+* Who was found slow stays so until it keeps up with the measure again, and with half of the fastest.
 
 A node that stands still says nothing new, and is left to its children's complaints: they notice it sooner.
 """
@@ -154,9 +154,11 @@ def _verdict(
 ) -> Slow:
     result, below = dict(kept), _below(samples)
     low: set[str] = set()
+    all_ = {node: _pace(s, window, whatever=True) for node, s in samples.items()}
+    best = max((p.whole for p in all_.values() if p is not None), default=0.0)
     for node, pace in paces.items():
         if above := pace.parents & samples.keys():
-            measure = _least([_pace(samples[p], window, whatever=True) for p in above])
+            measure = _least([all_[p] for p in above])
         else:
             others = [p for n, p in paces.items() if n != node and n not in kept and n not in below.get(node, ())]
             measure = _median(others)
@@ -165,7 +167,7 @@ def _verdict(
         if measure is None or (node in kept and pace.parents & kept.keys()):
             continue  # To keep up with one that is slow proves nothing.
         if node in kept:
-            if pace.above(measure, WELL):
+            if pace.above(measure, WELL) and pace.whole >= SLOW * best:
                 del result[node]
         elif pace.below(measure, SLOW) and (node not in allowed or pace.whole < WELL * allowed[node]):
             low.add(node)
