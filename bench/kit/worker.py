@@ -20,9 +20,6 @@ from typing import Any
 
 from bench.kit.paired import RunFailed, Sample
 
-READY_SECONDS = 120.0
-"""Of a start: imports of torch on a busy machine."""
-
 
 class Worker:
     """Starts at once and waits for the worker's first line, `{"ready": …}`."""
@@ -35,7 +32,9 @@ class Worker:
         logs: Path,
         env: Mapping[str, str] | None = None,
         seconds: float = 120.0,
+        ready: float = 120.0,
     ) -> None:
+        """`seconds`: deadline of an answer. `ready`: of the first one, with imports of torch on a busy machine."""
         self.name = name
         self.seconds = seconds
         logs.mkdir(parents=True, exist_ok=True)
@@ -50,7 +49,7 @@ class Worker:
                 raise RunFailed(f"{name} can't be started: {error}") from error
         self._rest = b""
         try:
-            self.facts = self._answer(READY_SECONDS)
+            self.facts = self._answer(ready)
         except RunFailed:
             self.close()
             raise

@@ -1,0 +1,1 @@
+"""What a clone from a node that serves costs the engine there."""
