@@ -88,8 +88,8 @@ class Transfer(ApiModel):
     """Whether a parent has to be (RequireSame), should be (PreferSame) or need not be (Any) in the child's NVLink
     domain, which is the node label `nvidia.com/gpu.clique`. Nodes without the label form one domain."""
     source_egress_percent: Annotated[int, Field(ge=1, le=100)] = 50
-    """Share of a source's bandwidth that clones may use. In this version a source feeds one child at a time and is not
-    throttled beyond that; the value is kept for a later one."""
+    """Share of its link's bandwidth that a node whose engine serves gives to clones; 100: no cap. In effect where the
+    node's agent knows the link. With several such nodes, clones pull different parts from each."""
     clone_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """How long an engine waits without progress for weights that are on their way before it fails, with a message that
     says on whom it waited."""
