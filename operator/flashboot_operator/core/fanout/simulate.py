@@ -137,7 +137,7 @@ class Simulation:
                     waiting |= parent is None
                     if parent != edge.parent:
                         self._move(edge, parent)
-        if waiting and not self._look_again:
+        if waiting and not self._look_again and (self._events or self._owner):  # Else nothing will ever change.
             self._look_again = True
             s = self.scenario
             self.at(self.now + max(4 * (s.chunk / s.link + s.overhead_s), s.ideal_s / 200), self._again)
