@@ -46,7 +46,7 @@ def _link(outcome: Outcome, options: Options, nbytes: int, secure: bool) -> None
         tls: Pair | None = pair(options.logs / "certificates") if secure else None
         rack = stack.enter_context(Rack(links, nbytes, secure=secure))
         limit = stack.enter_context(between(links, nbytes, tls, options.logs))
-        pairs = paired({"C loop": limit, "flashboot": lambda: _with_cpu(rack, links)}, min(options.rounds, 3), say)
+        pairs = paired({"C loop": limit, "flashboot": lambda: clone(rack, links)}, min(options.rounds, 3), say)
     outcome.details[f"link, TLS {word}"] = pairs.samples
     outcome.rows.append(
         pairs.ratio(
@@ -57,13 +57,6 @@ def _link(outcome: Outcome, options: Options, nbytes: int, secure: bool) -> None
         )
     )
     outcome.rows.append(_cpu_row(pairs, f"one link, TLS {word}: CPU seconds per GB over the C loop's", nbytes))
-
-
-def _with_cpu(rack: Rack, links: Links) -> Sample:
-    """CPU of the agents of both ends, over the clone and what the agents do around it."""
-    before = rack.cpu()
-    sample = clone(rack, links)
-    return {**sample, "cpu": rack.cpu() - before}
 
 
 def _cpu_row(pairs: Pairs, what: str, nbytes: int) -> Row:

@@ -32,11 +32,12 @@ def clone(rack: Rack, links: Links, *, slow: Node | None = None, victim: Victim 
     node that is neither slow nor dead. Raises RunFailed."""
     targets = rack.nodes[1:]
     sent = _source_bytes(rack)
-    on_wire = links.sent(0)
+    on_wire, cpu = links.sent(0), rack.cpu()
     try:
         filled = rack.fill(targets, deadline(rack, links), victim.look if victim else lambda: None)
         if victim is not None and victim.killed is None:
             raise RunFailed("no inner node was half full in time to be killed")
+        cpu = rack.cpu() - cpu
         sent, on_wire = _source_bytes(rack) - sent, links.sent(0) - on_wire
     except (AssertionError, OSError) as error:  # what the nodes of tests raise
         raise RunFailed(f"{type(error).__name__}: {error}") from error
@@ -48,6 +49,7 @@ def clone(rack: Rack, links: Links, *, slow: Node | None = None, victim: Victim 
         "seconds": (max(f.ended for f in counted) - began).total_seconds(),
         "source": sent / len(rack.data),
         "source_on_wire": on_wire / len(rack.data),
+        "cpu": cpu,
         "twice": sum(max(0, f.arena.bytes_in - f.arena.bytes) for f in filled),
         "refetched": sum(f.arena.refetched_chunks for f in filled) * DIGEST_CHUNK_BYTES,
         "nodes": [_facts(f, began) for f in filled],

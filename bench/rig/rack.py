@@ -126,7 +126,7 @@ class Rack:
         return client
 
     def cpu(self) -> float:
-        """CPU seconds of all agents and holders so far."""
+        """CPU seconds of all agents and holders that live, so far."""
         processes = [p for node in self.nodes for p in (node.agent, node.holder) if p is not None and p.poll() is None]
         return sum(cpu_seconds(process.pid) for process in processes)
 
