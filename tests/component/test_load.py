@@ -306,7 +306,7 @@ write(Path(sys.argv[1]), rate=1 << 20, data=bytes(2 * STEP))
 
 def test_a_writer_that_is_killed_leaves_no_image_that_anybody_believes(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'agent'}:{root}"}
+    env = {**os.environ, "PYTHONPATH": f"{root / 'agent'}:{root / 'operator'}:{root}"}
     path = tmp_path / "image"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], env=env, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flashboot_agent.node.arena import STEPS, require_step
-from flashboot_agent.node.rules import Held, answer, arena_of, clones, keeps
+from flashboot_agent.node.rules import Held, answer, arena_of, clones, keeps, loads
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import ArenaState, Desired, Lane, Peer, Place, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
+from tests.images import manifest_for
 
 A, B = "arena-" + "a" * 32, "arena-" + "b" * 32
 POD, OTHER = "11111111-aaaa", "22222222-bbbb"
@@ -89,6 +90,45 @@ def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> Non
         assert not clones(wants(role), None, used=True)
     for state in ("sealed", "seeding"):
         assert not clones(wants("clone"), state, used=True)
+
+
+IMAGE = manifest_for(5, "xxh3:" + "0" * 16, A)
+PARENT = [Lane(), Lane(parents=[Peer(node="n2", address="1.2.3.4:9441")])]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "facts", "expected"),
+    [
+        (wants("seed", seed_pod=POD), None, {}, True),
+        (wants("clone"), None, {}, True),
+        (wants("clone", identity=IMAGE.identity, digest=IMAGE.digest), None, {}, True),
+        (wants("clone"), None, {"image": None}, False),
+        (wants("clone"), None, {"used": False}, False),
+        (wants("hold"), None, {}, False),
+        (wants("hold"), "filling", {"begun": True}, False),
+        (wants("clone", lanes=PARENT), None, {}, False),
+        (wants("clone", lanes=PARENT), "filling", {"begun": True}, True),
+        (wants("seed", seed_pod=POD), "filling", {"begun": True, "used": False}, True),
+        (wants("clone"), "filling", {}, False),
+        (wants("clone", identity="sha256:" + "1" * 64), None, {}, False),
+        (wants("clone", digest="xxh3:" + "1" * 16), "filling", {"begun": True}, False),
+        (wants("seed", seed_pod=POD), "seeding", {}, False),
+        (wants("seed", seed_pod=POD), "sealed", {"begun": True}, False),
+    ],
+)
+def test_an_image_is_loaded_where_it_is_what_is_wanted_and_no_parent_is(
+    wanted: WantedArena, state: ArenaState | None, facts: dict[str, Any], expected: bool
+) -> None:
+    assert loads(wanted, state, **{"image": IMAGE, "used": True, "begun": False, **facts}) == expected
+
+
+def test_what_is_loaded_is_kept_and_its_seed_waits() -> None:
+    seed = wants("seed", seed_pod=POD)
+    for state in ("allocated", "filling"):
+        assert keeps(A, Held(state, False, True, loading=True), desired(seed), fresh=True)
+        assert not keeps(A, Held(state, False, True), desired(seed), fresh=True)
+    assert answer(POD, seed, None, loads=True) == ("coming", "the arena is loaded from its image on this node")
+    assert answer(POD, seed, "sealed", loads=True)[0] == "ready"
 
 
 @pytest.mark.parametrize(

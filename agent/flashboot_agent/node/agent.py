@@ -25,6 +25,8 @@ from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.http import application
 from flashboot_agent.node.identity import NodeIdentity
+from flashboot_agent.node.images import ImageStore
+from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
 from flashboot_agent.node.settings import Settings
@@ -79,12 +81,14 @@ class Agent:
             pods=PodTable(settings.state, board),
             desired=DesiredState(settings.node, settings.state),
             identity=identity,
+            images=ImageStore(settings.images, settings.images_budget_bytes, board.changed),
         )
         self._transports = reach(self.node.store)
         self._serve = serve
         self._server: Server | None = None
         self._sockets = PodSockets(self.node)
         self._metrics = Metrics(self.node)
+        self._loads = Loads(self.node, self._metrics.loaded)
         self._wake = asyncio.Event()
         self._why_not_ready: str | None = "the holder was not asked yet"
         self._recovered = False
@@ -143,6 +147,7 @@ class Agent:
             await self._sockets.close()
             for clone in node.clones.values():
                 clone.cancel()
+            self._loads.cancel()
             await asyncio.to_thread(self._end_threads)
             await runner.cleanup()
             log.info("agent ended")
@@ -158,22 +163,26 @@ class Agent:
         if not self._recovered:
             return
         users, attached = node.users(), node.attached()
+        loading = self._loads.round(users, self._dropping)
         for arena in node.store.all():
-            held = rules.Held(arena.state, arena.name in attached, arena.name in users, arena.leases.read)
+            name = arena.name
+            held = rules.Held(arena.state, name in attached, name in users, arena.leases.read, name in loading)
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
             wanted = rules.find(arena.name, node.desired.current)
             arena.egress.rate = (wanted.egress_bytes_per_second if wanted else None) or 0
-        self._clones(users)
+        self._clones(users, loading)
         node.known = True
 
-    def _clones(self, users: dict[str, list[str]]) -> None:
+    def _clones(self, users: dict[str, list[str]], loading: set[str]) -> None:
         """Start, feed and end clones."""
         node = self.node
         wanted_here: dict[str, WantedArena] = {}
         for wanted in node.desired.current.arenas if node.desired.current else []:
             arena = node.store.get(wanted.arena)
-            if rules.clones(wanted, arena.state if arena else None, used=wanted.arena in users):
+            if wanted.arena not in loading and rules.clones(
+                wanted, arena.state if arena else None, used=wanted.arena in users
+            ):
                 wanted_here[wanted.arena] = wanted
         for name, clone in list(node.clones.items()):
             if name in wanted_here and clone.ended_at is None:
@@ -206,19 +215,20 @@ class Agent:
         return connect(self._transports, parent, arena, settings.node, settings.connect_seconds)
 
     def _drop(self, name: str, seen: ArenaState | None, why: str) -> None:
-        """End its clone, free its memory; in a thread, once at a time.
+        """End what fills it, free its memory; in a thread, once at a time.
 
         An arena that was sealed since it was `seen` stays: it is worth more now, and the next round decides anew."""
         if name in self._dropping:
             return
         self._dropping.add(name)
-        clone = self.node.clones.pop(name, None)
-        if clone is not None:
-            clone.cancel()
+        fillers = [each for each in (self.node.clones.pop(name, None), self.node.loads.pop(name, None)) if each]
+        for filler in fillers:
+            filler.cancel()
 
         def drop() -> None:
-            if clone is not None and not clone.join(self.node.settings.connect_seconds + 2):
-                log.error("clone does not end", arena=name)
+            for filler in fillers:
+                if not filler.join(self.node.settings.connect_seconds + 2):
+                    log.error("clone or load does not end", arena=name)
             arena = self.node.store.get(name)
             if arena is not None and arena.state == seen:
                 self.node.store.drop(name, why)
@@ -251,7 +261,7 @@ class Agent:
             try:
                 stats = await asyncio.to_thread(node.holder.stats)
                 if not self._recovered:
-                    await asyncio.to_thread(node.store.recover)
+                    await asyncio.to_thread(self._recover)
                     self._recovered = True
                     self._verify_sealed()
                 elif node.stats is None or node.stats.instance != stats.instance:
@@ -268,6 +278,12 @@ class Agent:
                     node.board.changed()
                 self._ready(f"{error.reason}: {error}")
             await asyncio.sleep(node.settings.tick_seconds)
+
+    def _recover(self) -> None:
+        """Learn what is there of the last agent, before anything is decided. Raises NotReady."""
+        if not self._loads.opened:
+            self._loads.open()
+        self.node.store.recover()
 
     def _verify_sealed(self) -> None:
         for arena in self.node.store.all():
@@ -304,6 +320,7 @@ class Agent:
         task.add_done_callback(_report)
 
     def _end_threads(self) -> None:
+        self._loads.close()
         for clone in self.node.clones.values():
             clone.join(self.node.settings.connect_seconds + 2)
         if self._server is not None:

@@ -75,26 +75,31 @@ class ImageWriter:
         return None
 
     def _run(self) -> None:
-        while True:
+        while self._write_next():
+            pass  # in a function of its own: no name of ours may keep an arena that was dropped
+
+    def _write_next(self) -> bool:
+        """Wait for an arena without an image and write it; False once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._missing() is not None)
+            arena = self._missing()
+            if self._closed or arena is None:
+                return False
+            stop = threading.Event()
+            self._writing = (arena.name, stop)
+        try:
+            self._write(arena, stop)
+        except (Stopped, UnknownArena) as error:
+            log.info("image not written now", arena=arena.name, why=str(error))
+            with self._changed:  # the next round brings the new list
+                if self._sealed.get(arena.name) is arena:
+                    del self._sealed[arena.name]
+        except OSError as error:
+            self._refuse(arena, f"{self._images.folder}: {error.strerror}")
+        finally:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._missing() is not None)
-                arena = self._missing()
-                if self._closed or arena is None:
-                    return
-                stop = threading.Event()
-                self._writing = (arena.name, stop)
-            try:
-                self._write(arena, stop)
-            except (Stopped, UnknownArena) as error:
-                log.info("image not written now", arena=arena.name, why=str(error))
-                with self._changed:  # the next round brings the new list
-                    if self._sealed.get(arena.name) is arena:
-                        del self._sealed[arena.name]
-            except OSError as error:
-                self._refuse(arena, f"{self._images.folder}: {error.strerror}")
-            finally:
-                with self._changed:
-                    self._writing = None
+                self._writing = None
+        return True
 
     def _write(self, arena: Arena, stop: threading.Event) -> None:
         meta, record = arena.meta, arena.record

@@ -42,6 +42,8 @@ class ImageStore:
         self.budget = budget
         self.usable = False
         """After `open`: whether images are kept here at all."""
+        self.damages = 0
+        """How many were not believed since the start."""
         self._notify = notify
         self._lock = threading.Lock()
         self._kept: dict[str, Kept] = {}
@@ -68,6 +70,7 @@ class ImageStore:
                         raise ImageDamaged(f"{path}: it is of {image.manifest.arena}")
                     self._kept[image.manifest.arena] = Kept(image.manifest, os.fstat(image.fd).st_size)
             except ImageDamaged as error:
+                self.damages += 1
                 self._remove(path, f"damaged: {error}")
         self.usable = self.make_room(0, "")
         log.info("images found", folder=str(self.folder), images=len(self._kept), bytes=self.used_bytes)
@@ -113,6 +116,7 @@ class ImageStore:
         with self._lock:
             self._kept.pop(arena, None)
             self._problems[arena] = error.problem()
+            self.damages += 1
         self._remove(self.path(arena), f"damaged: {error}")
         self._notify()
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import CloneDone
+from flashboot_agent.node.load import LoadDone
 from flashboot_agent.node.record import BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import ArenaState, PodPhase
@@ -34,6 +35,16 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+
+        self._loads = Histogram(
+            "flashboot_load_seconds",
+            "Time of a load from an arena image, from opening it to the seal",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+
+    def loaded(self, done: LoadDone) -> None:
+        self._loads.observe(done.seconds)
 
     def cloned(self, done: CloneDone) -> None:
         self._clones.observe(done.seconds)
@@ -72,6 +83,9 @@ class _NodeCollector(Collector):
         yield bytes_moved
         yield CounterMetricFamily("flashboot_refetched_chunks", "Chunks that differed from a digest", totals[CHUNKS,])
         yield CounterMetricFamily("flashboot_clone_repairs", "Lanes that left a failed parent", totals[REPAIRS,])
+        images = node.images
+        yield GaugeMetricFamily("flashboot_image_bytes", "Bytes of arena images on disk", value=images.used_bytes)
+        yield CounterMetricFamily("flashboot_images_damaged", "Arena images that were not believed", images.damages)
         stats = node.stats
         yield GaugeMetricFamily("flashboot_holder_up", "1 while the holder answers", value=int(stats is not None))
         yield GaugeMetricFamily(

@@ -8,7 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from flashboot_agent.memory.probe import HostFacts, probe, report
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import Clone
+from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.link import link_speed
+from flashboot_agent.node.load import Load
 from flashboot_agent.node.record import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedLane
@@ -39,17 +41,23 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
 
 
 def observed_arenas(node: NodeState) -> list[ObservedArena]:
-    """Those that are here, and those that a clone is after; by name."""
+    """Those that are here, and those that a clone or a load is after; by name."""
     users = node.users()
     held = node.store.all()
-    arenas = [observed_arena(arena, node.clones.get(arena.name), users) for arena in held]
+    arenas = [
+        observed_arena(arena, node.clones.get(arena.name) or node.loads.get(arena.name), users, node.images)
+        for arena in held
+    ]
     names = {arena.name for arena in held}
-    arenas += [waiting(clone, users) for name, clone in node.clones.items() if name not in names]
+    fillers: list[Clone | Load] = [*node.clones.values(), *node.loads.values()]
+    arenas += [waiting(filler, users) for filler in fillers if filler.wanted.arena not in names]
     return sorted(arenas, key=lambda arena: arena.arena)
 
 
-def observed_arena(arena: Arena, clone: Clone | None, users: dict[str, list[str]]) -> ObservedArena:
-    """`clone`: the one that fills it, if one does."""
+def observed_arena(
+    arena: Arena, filler: Clone | Load | None, users: dict[str, list[str]], images: ImageStore
+) -> ObservedArena:
+    """`filler`: what fills it, if something does. While it comes to be, a word about its damaged image stays."""
     record, marks, first = arena.record, arena.marks, arena.feeds[0]
     return ObservedArena(
         arena=record.arena,
@@ -84,14 +92,15 @@ def observed_arena(arena: Arena, clone: Clone | None, users: dict[str, list[str]
         refetched_chunks=marks.counter(REFETCHED),
         children=arena.leases.children(),
         pods=users.get(arena.name, [])[:256],
-        accusations=(clone.accusations if clone else arena.accusations)[-16:],
-        problem=clone.problem if clone else arena.problem,
+        accusations=(filler.accusations if filler else arena.accusations)[-16:],
+        problem=(filler.problem if filler else arena.problem)
+        or (images.problem(arena.name) if record.state != "sealed" else None),
     )
 
 
-def waiting(clone: Clone, users: dict[str, list[str]]) -> ObservedArena:
-    """A clone that knows no size yet: bytes are 0."""
-    wanted = clone.wanted
+def waiting(filler: Clone | Load, users: dict[str, list[str]]) -> ObservedArena:
+    """A clone that knows no size yet, or a load without memory: bytes are 0."""
+    wanted = filler.wanted
     return ObservedArena(
         arena=wanted.arena,
         namespace=wanted.namespace,
@@ -100,13 +109,13 @@ def waiting(clone: Clone, users: dict[str, list[str]]) -> ObservedArena:
         expected_identity=wanted.expected_identity,
         place=wanted.place,
         state="allocated",
-        way="clone",
+        way="load" if isinstance(filler, Load) else "clone",
         bytes=0,
         watermark=0,
-        created_at=clone.created_at,
+        created_at=filler.created_at,
         pods=users.get(wanted.arena, [])[:256],
-        accusations=clone.accusations,
-        problem=clone.problem,
+        accusations=filler.accusations,
+        problem=filler.problem,
     )
 
 

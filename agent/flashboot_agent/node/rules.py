@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flashboot_agent.load.image import Manifest
 from flashboot_agent.wire.control import ArenaState, Desired, Place, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 
@@ -40,6 +41,8 @@ class Held:
     """A published pod belongs to it by the last desired state."""
     read: bool = False
     """A child is connected. Those that take nothing are given up by the server, so that this ends."""
+    loading: bool = False
+    """It is filled from an image, and shall be."""
 
 
 def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> bool:
@@ -55,7 +58,7 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
     wanted = find(name, desired)
     if wanted is None:
         return False
-    if held.state in ("filling", "allocated") and wanted.role != "clone":
+    if held.state in ("filling", "allocated") and wanted.role != "clone" and not held.loading:
         return False  # overtaken: this node's pod was elected to load the checkpoint, or nobody needs it here
     return fresh or held.used
 
@@ -67,6 +70,18 @@ def clones(wanted: WantedArena, state: ArenaState | None, *, used: bool) -> bool
     return used or state == "filling"
 
 
+def loads(wanted: WantedArena, state: ArenaState | None, image: Manifest | None, *, used: bool, begun: bool) -> bool:
+    """Shall it be filled from `image`, the one of this arena that is on this node's disk, rather than by a clone or a
+    seed? `begun`: what is here of it comes from the image.
+
+    A parent is faster than a disk and surely has what is wanted, so that a load begins only where there is none."""
+    if image is None or wanted.role == "hold" or state in ("sealed", "seeding"):
+        return False
+    if wanted.identity not in (None, image.identity) or wanted.digest not in (None, image.digest):
+        return False
+    return begun or (used and state is None and not any(lane.parents for lane in wanted.lanes))
+
+
 def find(name: str, desired: Desired | None) -> WantedArena | None:
     return next((arena for arena in desired.arenas if arena.arena == name), None) if desired else None
 
@@ -74,10 +89,14 @@ def find(name: str, desired: Desired | None) -> WantedArena | None:
 Answer = Literal["coming", "ready", "seed"]
 
 
-def answer(uid: str, wanted: WantedArena | None, state: ArenaState | None) -> tuple[Answer, str]:
-    """What the plug-in of pod `uid` is told now, and what it waits for."""
+def answer(
+    uid: str, wanted: WantedArena | None, state: ArenaState | None, *, loads: bool = False
+) -> tuple[Answer, str]:
+    """What the plug-in of pod `uid` is told now, and what it waits for. `loads`: an image is, or will be, loaded."""
     if state == "sealed":
         return "ready", ""
+    if loads:
+        return "coming", "the arena is loaded from its image on this node"
     if wanted is not None and state is None and wanted.role == "seed" and wanted.seed_pod == uid:
         return "seed", ""
     return "coming", _waits_for(wanted, state)

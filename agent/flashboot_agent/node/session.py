@@ -233,7 +233,8 @@ class Session:
     def _attached(self) -> None:
         arena = self._node.store.get(self._served)
         seeded = arena is not None and arena.record.seed_pod == self._pod.uid
-        self._node.pods.attached(self._pod, self._served, "seed" if seeded else "clone")
+        loaded = arena is not None and arena.record.way == "load"
+        self._node.pods.attached(self._pod, self._served, "seed" if seeded else "load" if loaded else "clone")
         log.info("engine attached", arena=self._served, pod=self._pod.uid, way=self._pod.told.way)
 
     # To the plug-in
@@ -248,7 +249,8 @@ class Session:
         state = arena.state if arena else None
         if wanted is None and arena is not None and self._hello is not None and not self._hello.attached:
             state = None  # a pod that is listed nowhere gets nothing new
-        answer, note = rules.answer(self._pod.uid, wanted, state)
+        loads = wanted is not None and self._node.loading(wanted, used=True)
+        answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads)
         return answer, note, wanted, arena
 
     async def _answer(self) -> None:
@@ -270,9 +272,10 @@ class Session:
             await self._send(self._coming(arena, wanted, note))
 
     def _coming(self, arena: Arena | None, wanted: WantedArena | None, note: str) -> attach.Coming:
-        clone = self._node.clones.get(wanted.arena) if wanted else None
-        if clone is not None:
-            note = clone.problem.message if clone.problem else clone.note
+        name = wanted.arena if wanted else ""
+        filler = self._node.clones.get(name) or self._node.loads.get(name)
+        if filler is not None:
+            note = filler.problem.message if filler.problem else filler.note
         return attach.Coming(
             allocated=arena is not None,
             bytes=arena.nbytes if arena else 0,

@@ -91,6 +91,15 @@ class Settings:
     attempts_per_chunk: int = 3
     """How often one chunk is asked of one parent before that parent is accused of its digest."""
 
+    images: Path = Path("/var/lib/flashboot/images")
+    """FLASHBOOT_IMAGES: folder of arena images, on a disk of this node; of this agent alone."""
+
+    images_budget_bytes: int = 0
+    """FLASHBOOT_IMAGES_BUDGET_BYTES: most that the images take; 0: none are written and none are read."""
+
+    images_bytes_per_second: int = 200_000_000
+    """FLASHBOOT_IMAGES_BYTES_PER_SECOND: pace of writing an image, so that engines keep their disk; 0: no limit."""
+
     revoke_seconds: float = 1.0
     """How long a dropped arena waits for children to let go of it."""
 
@@ -131,6 +140,11 @@ class Settings:
             nice=_number(env, "FLASHBOOT_NICE", cls.nice, most=19),
             link_bytes_per_second=_mbit(env, "FLASHBOOT_LINK_MBIT") or None,
             egress_bytes_per_second=_mbit(env, "FLASHBOOT_EGRESS_MBIT"),
+            images=Path(env.get("FLASHBOOT_IMAGES", cls.images)),
+            images_budget_bytes=_number(env, "FLASHBOOT_IMAGES_BUDGET_BYTES", 0, most=1 << 60),
+            images_bytes_per_second=_number(
+                env, "FLASHBOOT_IMAGES_BYTES_PER_SECOND", cls.images_bytes_per_second, most=1 << 60
+            ),
             tls=_tls(env),
             ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),
             token_file=Path(env.get("FLASHBOOT_TOKEN_FILE", cls.token_file)),

@@ -1,4 +1,4 @@
-"""What all parts of the agent share: settings, board, pods, desired state, arenas, clones, holder."""
+"""What all parts of the agent share: settings, board, pods, desired state, arenas, images, clones, holder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
 from flashboot_agent.node.identity import NodeIdentity
+from flashboot_agent.node.images import ImageStore
+from flashboot_agent.node.load import Load
 from flashboot_agent.node.pods import Pod, PodTable
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
@@ -31,9 +33,11 @@ class NodeState:
     holder: HolderClient
     pods: PodTable
     desired: DesiredState
+    images: ImageStore
     identity: NodeIdentity | None = None
     """None: without TLS."""
     clones: dict[str, Clone] = field(default_factory=dict)
+    loads: dict[str, Load] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     instance: str = field(default_factory=lambda: str(uuid.uuid4()))
     stats: HolderStats | None = None
@@ -44,6 +48,13 @@ class NodeState:
 
     def wanted_by(self, pod: Pod, place: Place | None = None) -> WantedArena | None:
         return rules.arena_of(pod.meta, self.desired.current, place)
+
+    def loading(self, wanted: WantedArena, *, used: bool) -> bool:
+        """Whether it is, or shall be, filled from its image."""
+        arena = self.store.get(wanted.arena)
+        begun = arena is not None and arena.record.way == "load"
+        image = self.images.find(wanted.arena)
+        return rules.loads(wanted, arena.state if arena else None, image, used=used, begun=begun)
 
     def users(self) -> dict[str, list[str]]:
         """Arena → published pods that have it, or belong to it by the last desired state."""
