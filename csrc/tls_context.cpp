@@ -20,7 +20,7 @@ template <typename T>
 using Owned = std::unique_ptr<T, Deleter>;
 
 // Bytes that OpenSSL may read ahead of us: several records come with one system call instead of two calls for each.
-constexpr std::size_t kReadAhead = 128 << 10;
+constexpr std::size_t kReadAhead = 64 << 10;
 
 [[noreturn]] void refuse(const std::string& what) {
   const unsigned long code = ERR_peek_last_error();
