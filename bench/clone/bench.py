@@ -38,7 +38,7 @@ def clone(options: Options) -> Outcome:
             what = f"over loopback, TLS {word}"
             outcome.part(what, partial(_over_loopback, outcome, options, nbytes, kinds[0], secure))
             what = f"between agents over loopback, TLS {word}"
-            outcome.part(what, partial(_between_agents, outcome, options, nbytes, secure))
+            outcome.part(what, partial(_between_agents, outcome, options, nbytes, kinds[0], secure))
     outcome.part("memory of an agent", partial(_memory, outcome, options))
     return outcome
 
@@ -109,10 +109,11 @@ def _loop(options: Options, role: str, nbytes: int, pages: Pages, *files: str) -
     return Worker(f"{role}-{pages}{'-tls' if files else ''}", words, logs=options.logs)
 
 
-def _between_agents(outcome: Outcome, options: Options, nbytes: int, secure: bool) -> None:
+def _between_agents(outcome: Outcome, options: Options, nbytes: int, pages: Pages, secure: bool) -> None:
+    """`pages`: what agents choose by themselves, the best that there is."""
     tls = pair(options.logs / "certificates") if secure else None
     with ExitStack() as stack:
-        limit = stack.enter_context(c_loop("127.0.0.1", nbytes, tls, options.logs, pages="small"))
+        limit = stack.enter_context(c_loop("127.0.0.1", nbytes, tls, options.logs, pages=pages))
         ours = stack.enter_context(agents.cloned(nbytes, secure=secure))
         pairs = paired({"C loop": limit, "agents": ours}, options.rounds, say)
     label = f"clone between two agents over loopback, {nbytes // MIB} MiB, TLS {'on' if secure else 'off'}"

@@ -15,6 +15,7 @@ from flashboot_agent.memory.memfd import Pages
 from flashboot_agent.memory.probe import SHMEM_ENABLED, probe
 
 _RESERVED = Path("/proc/sys/vm/nr_hugepages")
+_COMPACT = Path("/proc/sys/vm/compact_memory")
 _TRANSPARENT = Path("/") / SHMEM_ENABLED
 
 
@@ -29,7 +30,11 @@ def offered(arena_bytes: int, arenas: int) -> Iterator[list[Pages]]:
     needed = arenas * -(-arena_bytes // page) if page else 0
     try:
         if page and facts.huge_pages_free < needed:
-            _try(_RESERVED, str(before + needed - facts.huge_pages_free))
+            wanted = str(before + needed - facts.huge_pages_free)
+            _try(_RESERVED, wanted)
+            if probe().huge_pages_free < needed:  # memory may be in pieces
+                _try(_COMPACT, "1")
+                _try(_RESERVED, wanted)
         if facts.shmem_enabled in ("never", "deny"):
             _try(_TRANSPARENT, "advise")
         kinds: list[Pages] = []

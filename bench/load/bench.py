@@ -34,6 +34,8 @@ PEERS = ["flashpack", "runai-model-streamer", "fastsafetensors", "safetensors-sa
 MIB = 1 << 20
 _OVER_PEERS: dict[Pages, float] = {"hugetlb": 2.0, "transparent": 2.0, "small": 0.9}
 _CONVERT_SECONDS = 600
+_LARGE_ROUNDS = 4
+"""Of gigabytes, whose runs are long enough to be steady."""
 
 
 @dataclass
@@ -146,7 +148,8 @@ def _started(stack: ExitStack, options: Options, of: Set, words: dict[str, list[
 def _measured(stack: ExitStack, options: Options, of: Set, words: dict[str, list[str | Path]], peers: Started) -> Pairs:
     """All in turn, the peers with them."""
     ours = _started(stack, options, of, words)
-    pairs = paired(ours.runs | peers.runs, options.rounds, say)
+    rounds = options.rounds if of.nbytes < 1024 * MIB else min(options.rounds, _LARGE_ROUNDS)
+    pairs = paired(ours.runs | peers.runs, rounds, say)
     pairs.failures |= ours.failures | peers.failures
     return pairs
 
