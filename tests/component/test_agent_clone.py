@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Lane, Peer, Place
+from flashboot_agent.wire.control import Lane, Place
 from tests.component.agents import EXPECTED, IDENTITY, MIB, Cluster, Node, eventually, wanted
+from tests.component.clones import DATA, DIGEST, accused, attached_bytes, clone, proxy_to, seed, until_empty
 from tests.component.proxy import ChunkProxy
 
-DATA = os.urandom(24 * MIB + 512)
-DIGEST = root_digest(chunk_digests(DATA))
 IN_FLIGHT = 2 * MIB
 
 
@@ -53,45 +50,8 @@ def nodes(shared: Nodes) -> Iterator[Nodes]:
             print(f"--- {node.name}\n{node.log.read_text()[started[node.name] :]}")
 
 
-def seed(node: Node, data: bytes = DATA) -> str:
-    """`node` becomes a source that the operator holds."""
-    uid = node.publish()
-    node.want(wanted("seed", seed_pod=uid, pods=[uid]))
-    with node.engine(uid) as engine:
-        engine.seed(data)
-    node.want(wanted("hold", pods=[uid]))
-    return uid
-
-
-def clone(node: Node, *parents: Peer, **facts: Any) -> str:
-    uid = node.publish()
-    node.want(wanted("clone", lanes=[Lane(parents=list(parents))], pods=[uid], **facts))
-    return uid
-
-
-def attached_bytes(node: Node, uid: str) -> bytes:
-    with node.engine(uid) as engine:
-        ready, data = engine.attach()
-        assert ready.digest == DIGEST
-        eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and pod.way == "clone", "attached")
-    return data
-
-
-def until_empty(node: Node) -> None:
-    eventually(lambda: node.held() == 0 and not node.memory_files(), f"nothing left on {node.name}")
-
-
 def until_happened(proxy: ChunkProxy, faults: int) -> None:
     eventually(lambda: len(proxy.happened) == faults, f"{faults} faults; happened: {proxy.happened}")
-
-
-@contextmanager
-def proxy_to(node: Node) -> Iterator[tuple[ChunkProxy, Peer]]:
-    proxy = ChunkProxy(node.peer.address)
-    try:
-        yield proxy, Peer(node=node.name, address=proxy.address)
-    finally:
-        proxy.close()
 
 
 def test_a_clone_is_complete_before_its_engine_asks(nodes: Nodes) -> None:
@@ -161,6 +121,30 @@ def test_an_agent_that_is_killed_again_and_again_receives_each_byte_once(nodes: 
     assert attached_bytes(b, uid) == DATA
 
 
+def test_four_lanes_of_a_killed_agent_go_on_where_each_one_stopped(nodes: Nodes) -> None:
+    a, b, c = nodes
+    seed(a)
+    with proxy_to(a) as (proxy, way):
+        for offset in (3 * MIB, 9 * MIB, 15 * MIB + 1000, 21 * MIB):  # one in each lane
+            proxy.inject("stall", offset)
+        first = clone(b, way, lanes=4)
+        until_happened(proxy, 4)
+        half = b.until_arena(lambda arena: arena.bytes_in == 12 * MIB + 1000, "all lanes stalled")
+        assert [lane.watermark for lane in half.lanes] == [3 * MIB] * 4
+        assert [lane.parent for lane in half.lanes] == ["a"] * 4
+        second = clone(c, b.peer, lanes=4)
+        c.until_arena(lambda arena: arena.watermark == 12 * MIB, "follows in every lane")
+        b.kill_agent()
+        proxy.resume()
+        b.start_agent()
+        for node in (b, c):
+            sealed = node.until_sealed()
+            assert sealed.bytes_in == len(DATA), "what was received was received again"
+            assert sealed.refetched_chunks == 0
+    for node, uid in ((b, first), (c, second)):
+        assert attached_bytes(node, uid) == DATA
+
+
 def test_a_flipped_byte_is_refused_counted_and_fetched_again(nodes: Nodes) -> None:
     a, b, _ = nodes
     seed(a)
@@ -184,7 +168,7 @@ def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_waterma
         uid = clone(c, way, a.peer)
         arena = c.until_sealed()
     assert arena.parent == "a"
-    assert [(each.node, each.problem.reason) for each in arena.accusations] == [("b", "ParentUnreachable")]
+    assert accused(arena) == [("b", "ParentUnreachable")]
     assert arena.bytes_in == len(DATA)
     assert a.until_sealed().bytes_out <= 2 * len(DATA) - 7 * MIB
     assert attached_bytes(c, uid) == DATA
@@ -195,7 +179,7 @@ def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_waterma
     [({"identity": digest_of({"other": "x"})}, "IdentityMismatch"), ({"digest": "xxh3:" + "0" * 16}, "DigestMismatch")],
 )
 def test_another_identity_or_digest_is_refused_before_the_first_byte(
-    nodes: Nodes, facts: dict[str, str], reason: str
+    nodes: Nodes, facts: dict[str, Any], reason: str
 ) -> None:
     a, b, _ = nodes
     seed(a)
@@ -229,6 +213,7 @@ def test_a_clone_beyond_the_budget_says_so_and_goes_on_once_there_is_room(nodes:
         assert arena.problem is not None
         assert arena.problem.reason == "InsufficientMemory"
         assert f"{64 * MIB} bytes {16 * MIB} are free" in arena.problem.message
+        assert f"held are serving/tiny {48 * MIB} bytes ({mine}, seeding)" in arena.problem.message
         assert arena.accusations == []
     assert c.until_sealed().problem is None  # the seed went, and its memory with it
 

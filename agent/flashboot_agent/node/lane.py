@@ -166,7 +166,12 @@ class Lane:
     def _advance(self, arena: Arena, pull: Pull, sink: Sink, parent: Peer, parents: list[Peer]) -> None:
         attempts, wrong = 0, -1
         while True:
-            progress = pull.advance(sink, self._settings.look_seconds)
+            before = arena.marks.received(self.number)
+            try:
+                progress = pull.advance(sink, self._settings.look_seconds)
+            except FlashBootError:
+                arena.feeds.arrived(self.number, arena.marks.received(self.number) - before, starved=False)
+                raise
             if arena.feeds.arrived(self.number, progress.bytes_in, starved=progress.starved):
                 self._host.news(small=True)
             if progress.state == "done":

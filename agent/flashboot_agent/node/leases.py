@@ -22,9 +22,10 @@ CHILD_SECONDS: Final = 5.0
 class Leases:
     """Of one arena. `give_up` closes its memory."""
 
-    def __init__(self, arena: str, give_up: Callable[[], None]) -> None:
+    def __init__(self, arena: str, give_up: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._arena = arena
         self._give_up = give_up
+        self._clock = clock
         self._changed = threading.Condition()
         self._users = 0
         self._gone = False
@@ -43,7 +44,7 @@ class Leases:
 
     def children(self) -> list[str]:
         """Nodes that read from it now or did a moment ago."""
-        limit = time.monotonic() - CHILD_SECONDS
+        limit = self._clock() - CHILD_SECONDS
         with self._changed:
             self._left = {child: at for child, at in self._left.items() if at >= limit}
             return sorted(self._connected.keys() | self._left.keys())[:256]
@@ -79,7 +80,7 @@ class Leases:
             self._connected[child] -= 1
             if not self._connected[child]:
                 del self._connected[child]
-            self._left[child] = time.monotonic()
+            self._left[child] = self._clock()
             self._let_go()
 
     def revoke(self, seconds: float) -> bool:
