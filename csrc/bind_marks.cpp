@@ -42,6 +42,13 @@ void bind_marks(nb::module_& module) {
   nb::class_<Marks>(module, "Marks")
       .def("__init__", &make_marks, nb::arg("record_fd"), nb::arg("nbytes"), nb::arg("bounds"))
       .def_prop_ro("nbytes", &Marks::nbytes)
+      .def(
+          "bounds",
+          [](const Marks& self, std::size_t lane) {
+            const Bounds bounds = self.bounds(lane);
+            return nb::make_tuple(bounds.start, bounds.end);
+          },
+          nb::arg("lane"))
       .def("verified", &Marks::verified, nb::arg("lane"))
       .def("received", &Marks::received, nb::arg("lane"))
       .def("set_verified", &Marks::set_verified, nb::arg("lane"), nb::arg("offset"), unlocked)
@@ -67,7 +74,8 @@ void bind_marks(nb::module_& module) {
 
   nb::class_<EgressBucket>(module, "EgressBucket")
       .def(nb::init<std::uint64_t>(), nb::arg("rate"))
-      .def_prop_rw("rate", &EgressBucket::rate, &EgressBucket::set_rate);
+      .def_prop_rw("rate", &EgressBucket::rate, &EgressBucket::set_rate)
+      .def("take", [](EgressBucket& self, std::size_t bytes) { return to_seconds(self.take(bytes)); }, nb::arg("bytes"));
 
   nb::class_<Served>(module, "Served")
       .def(nb::init<>())

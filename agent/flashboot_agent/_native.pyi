@@ -93,6 +93,8 @@ class Marks:
     def __init__(self, record_fd: int, nbytes: int, bounds: list[tuple[int, int]]) -> None: ...
     @property
     def nbytes(self) -> int: ...
+    def bounds(self, lane: int) -> tuple[int, int]:
+        """[start, end) of the lane."""
     def verified(self, lane: int) -> int:
         """Absolute offset up to which the lane is verified."""
     def received(self, lane: int) -> int: ...
@@ -126,6 +128,8 @@ class EgressBucket:
 
     def __init__(self, rate: int) -> None: ...
     rate: int
+    def take(self, bytes: int) -> float:
+        """Take them and return 0, or take nothing and return the seconds after which to ask again (at most 0.1)."""
 
 class Served:
     """What one child took; may be read while `serve` runs."""

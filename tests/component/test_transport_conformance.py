@@ -15,7 +15,9 @@ from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.node.record import BYTES_IN, REFETCHED
 from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Transport
 from flashboot_agent.transport.choose import connect
+from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.map import MapTransport
+from flashboot_agent.transport.nixl import NixlTransport
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.trust.credentials import Credentials
@@ -87,11 +89,23 @@ class MapPair:
         return None, MapTransport(node, catalog, threads=2), Peer(node=node, address="127.0.0.1:1")
 
 
-PAIRS: dict[str, type[Pair]] = {"map": MapPair, "tcp": TcpPair, "tls": TlsPair}
+class NixlPair:
+    """Over UCX's TCP here; both ends in one process."""
+
+    counts_sent = True
+
+    def offer(self, catalog: ArenaCatalog, node: str) -> tuple[Server | None, Transport, Peer]:
+        server = TcpServer(catalog, "127.0.0.1", 0, settings=ServerSettings(nixl=True))
+        return server, NixlTransport(TcpTransport(PULL), PULL), Peer(node=node, address=server.address)
+
+
+PAIRS: dict[str, type[Pair]] = {"map": MapPair, "nixl": NixlPair, "tcp": TcpPair, "tls": TlsPair}
 
 
 @pytest.fixture(params=sorted(PAIRS))
 def pair(request: pytest.FixtureRequest) -> Pair:
+    if request.param == "nixl":
+        pytest.importorskip("nixl", reason="the extra flashboot[nixl] is not installed")
     return PAIRS[request.param]()
 
 
@@ -410,12 +424,14 @@ def test_the_choice_says_why(world: World) -> None:
     connected = connect([elsewhere, world.transport], world.peer, ARENA, "child-1", 10)
     connected.pull.close()
     assert connected.transport == world.transport.name
-    assert connected.reason.startswith(f"{world.transport.name}: parent-1" if world.server is None else "tcp: 127")
+    assert connected.reason.startswith(f"{world.transport.name}: ")
+    assert ("parent-1" if world.server is None else world.server.address) in connected.reason
     assert connected.reason.endswith("not map: parent-1 is another node than another-node")
     if world.server is not None:
         world.server.close()
         with pytest.raises(
-            ParentUnreachable, match=r"no way to parent parent-1 .* not map: .* not tcp: parent parent-1"
+            ParentUnreachable,
+            match=rf"no way to parent parent-1 .* not map: .* not {world.transport.name}: parent parent-1",
         ):
             connect([elsewhere, world.transport], world.peer, ARENA, "child-1", 10)
     with pytest.raises(ParentUnreachable, match="no transport is configured"):

@@ -23,6 +23,8 @@ from flashboot_agent.core.errors import (
 )
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
 from flashboot_agent.transport.channel import Channel, stream_errors
+from flashboot_agent.transport.nixl_agent import why_not_nixl
+from flashboot_agent.transport.nixl_parent import serve_over_nixl
 from flashboot_agent.transport.tls import TlsContexts
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.trust import agent_uri
@@ -48,6 +50,8 @@ class ServerSettings:
     """A child must have taken a whole reply (up to 4 MiB; metadata up to 192 MiB) after so long."""
     nice: int = 0
     """Niceness of the threads that serve."""
+    nixl: bool = False
+    """Serve children over NIXL too (transport/nixl.py says what that asks of the network)."""
 
 
 class Conversation:
@@ -76,12 +80,26 @@ class Conversation:
         request = self._introduced()
         if request is None:
             return
+        over_nixl = request.carrier == "nixl"
+        if over_nixl:
+            self._check_nixl()
         source = self._catalog.open(request.arena, request.child)
         try:
             self._send_meta(source.meta)
-            self._serve_bytes(source)
+            if over_nixl:
+                serve_over_nixl(self._channel, source, idle=self._settings.idle, silence=self._settings.silence)
+            else:
+                self._serve_bytes(source)
         finally:
             source.close()
+
+    def _check_nixl(self) -> None:
+        if not self._settings.nixl:
+            raise BadRequest("this node is not configured to serve over NIXL")
+        try:
+            why_not_nixl()
+        except ParentUnreachable as error:
+            raise BadRequest(str(error)) from None
 
     def _introduced(self) -> frames.MetaRequest | None:
         """What it wants, once it is known who it is; None when it left."""

@@ -66,12 +66,19 @@ class TcpTransport(Transport):
         return f"{peer.address}, TLS 1.3 with {agent_uri(peer.node)}"
 
     def connect(self, peer: Peer, arena: str, child: str, deadline: float) -> Pull:
+        channel, meta = self.introduce(peer, frames.MetaRequest(arena=arena, child=child), deadline)
+        return TcpPull(channel, meta, self._settings)
+
+    def introduce(self, peer: Peer, request: frames.MetaRequest, deadline: float) -> tuple[Channel, ArenaMeta]:
+        """Everything before the first byte; raises what `connect` raises."""
         end = time.monotonic() + deadline
 
         def left() -> float:
             seconds = end - time.monotonic()
             if seconds <= 0:
-                raise DeadlineExceeded(f"parent {peer.node} ({peer.address}): no metadata of {arena} in {deadline} s")
+                raise DeadlineExceeded(
+                    f"parent {peer.node} ({peer.address}): no metadata of {request.arena} in {deadline} s"
+                )
             return seconds
 
         context = self._tls.present() if self._tls is not None else None
@@ -79,7 +86,7 @@ class TcpTransport(Transport):
         try:
             if context is not None:
                 channel.start_tls(context, agent_uri(peer.node), left())
-            return TcpPull(channel, _read_meta(channel, arena, child, left), self._settings)
+            return channel, _read_meta(channel, request, left)
         except BaseException:  # whatever it was: nobody else will close it
             channel.close()
             raise
@@ -96,15 +103,15 @@ def _dial(peer: Peer, seconds: float) -> Channel:
     return Channel(sock.detach(), label)
 
 
-def _read_meta(channel: Channel, arena: str, child: str, left: Callable[[], float]) -> ArenaMeta:
+def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[], float]) -> ArenaMeta:
+    arena = request.arena
     what = f"asking for the metadata of {arena}"
-    request = frames.encode(frames.MetaRequest(arena=arena, child=child))
-    channel.send(request, silence=left(), whole=left(), what=what)
+    channel.send(frames.encode(request), silence=left(), whole=left(), what=what)
     reply = channel.recv_frame(left(), what)
     if reply is None:
         raise ParentUnreachable(f"{channel.peer}: ended the connection, {what}")
     if isinstance(reply, frames.Trouble):
-        raise _told(channel, reply.problem, what)
+        raise told(channel, reply.problem, what)
     if not isinstance(reply, frames.MetaReply):
         raise TornFrame(f"{channel.peer}: answered {type(reply).__name__} to a request for metadata")
     if reply.digest_chunk_bytes != DIGEST_CHUNK_BYTES:
@@ -125,7 +132,7 @@ def _read_meta(channel: Channel, arena: str, child: str, left: Callable[[], floa
     )
 
 
-def _told(channel: Channel, problem: Problem, what: str) -> FlashBootError:
+def told(channel: Channel, problem: Problem, what: str) -> FlashBootError:
     """What a parent's trouble stands for, with its name in the message."""
     said = f"{channel.peer}, {what}: {problem.message}"[:4096]
     return from_problem(problem.model_copy(update={"message": said}))
@@ -156,7 +163,7 @@ class TcpPull(Pull):
             del puller  # an exception keeps this frame, and must not keep the child's memory with it
         what = f"pulling lane {sink.lane} of {self.meta.arena}"
         if step.state == "trouble":
-            raise _told(self._channel, _problem(self._channel, step.trouble), what)
+            raise told(self._channel, _problem(self._channel, step.trouble), what)
         if step.state == "overdue":
             raise DeadlineExceeded(
                 f"{self._channel.peer}: has bytes up to {step.parent_end} and does not send those from "

@@ -16,6 +16,9 @@ is none: a parent that fills several lanes has several runs. After an empty repl
 answered empty at once, until one at or before o, so that a child never gets a later byte before an earlier one. Pull
 and Data are parsed in C++ (csrc/frames.hpp) where bytes move.
 
+With carrier "nixl" the bytes go beside the connection: the child sends NixlTarget after the metadata, the parent writes
+what a Pull asks for into the child's memory, and its Data has no tail; everything else is the same.
+
 A frame is a header (magic, version, type, zero, length of the body; all numbers little-endian), the body, and what the
 body announces as a *tail*: raw bytes that the reader takes in the manner that suits it, such as straight into an arena.
 
@@ -28,9 +31,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from flashboot_agent.wire.attach import MAX_LAYOUT
 from flashboot_agent.wire.base import ArenaId, Digest, Name, WireModel
@@ -49,6 +52,8 @@ MAX_WAIT_MS: Final = 60_000
 MAX_ARENA: Final = 1 << 50
 MAX_DIGESTS: Final = 128 << 20
 """Bytes of a digest table: enough for 16 TiB in 1 MiB chunks."""
+MAX_NIXL_METADATA: Final = 64 << 10
+"""Bytes; an agent with one region and a few network devices needs some hundreds."""
 MAX_TROUBLE: Final = 32768
 """Bytes of a Problem as JSON; 4096 characters fit in whatever way they are escaped."""
 
@@ -61,6 +66,8 @@ class MetaRequest(WireModel):
     arena: ArenaId
     child: Name
     """Name of the node that asks, for the parent's status."""
+    carrier: Literal["stream", "nixl"] = "stream"
+    """What shall carry the bytes; BadRequest from a parent that does not serve it."""
 
 
 class MetaReply(WireModel):
@@ -79,6 +86,17 @@ class MetaReply(WireModel):
         if self.digests_bytes != wanted:
             raise ValueError(f"a digest table of {self.digests_bytes} bytes; {self.nbytes} bytes need {wanted}")
         return self
+
+
+class NixlTarget(WireModel):
+    """Where the child wants bytes [start, start + nbytes) of the arena. The tail is its agent's metadata."""
+
+    agent: Annotated[str, StringConstraints(pattern=r"^flashboot-[0-9a-f]{32}$")]
+    start: Annotated[int, Field(ge=0, le=MAX_ARENA)]
+    nbytes: Annotated[int, Field(gt=0, le=MAX_ARENA)]
+    address: Annotated[int, Field(gt=0, lt=1 << 64)]
+    """Of byte `start` in the child's process."""
+    metadata_bytes: Annotated[int, Field(gt=0, le=MAX_NIXL_METADATA)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +122,9 @@ class Trouble:
     problem: Problem
 
 
-Frame = MetaRequest | MetaReply | Pull | Data | Trouble
+Frame = MetaRequest | MetaReply | Pull | Data | Trouble | NixlTarget
 
-_TYPES: Final[dict[type, int]] = {MetaRequest: 1, MetaReply: 2, Pull: 3, Data: 4, Trouble: 5}
+_TYPES: Final[dict[type, int]] = {MetaRequest: 1, MetaReply: 2, Pull: 3, Data: 4, Trouble: 5, NixlTarget: 6}
 _NAMES: Final[dict[int, str]] = {number: cls.__name__ for cls, number in _TYPES.items()}
 _LIMITS: Final[dict[int, tuple[int, int]]] = {
     1: (2, 1024),
@@ -114,6 +132,7 @@ _LIMITS: Final[dict[int, tuple[int, int]]] = {
     3: (_PULL.size, _PULL.size),
     4: (_DATA.size, _DATA.size),
     5: (2, MAX_TROUBLE),
+    6: (2, 1024),
 }
 """Type → least and greatest length of the body."""
 
@@ -121,7 +140,7 @@ _LIMITS: Final[dict[int, tuple[int, int]]] = {
 def encode(frame: Frame) -> bytes:
     """Header and body of a frame; the tail, if it has one, is the caller's to send."""
     match frame:
-        case MetaRequest() | MetaReply():
+        case MetaRequest() | MetaReply() | NixlTarget():
             body = frame.to_json()
         case Pull(offset, length, wait_ms):
             body = _PULL.pack(offset, length, wait_ms)
@@ -201,6 +220,8 @@ def _decode(kind: int, body: bytes) -> Frame:
                 return _checked_pull(*_PULL.unpack(body))
             case 4:
                 return _checked_data(*_DATA.unpack(body))
+            case 6:
+                return NixlTarget.model_validate_json(body)
             case _:
                 return Trouble(Problem.model_validate_json(body))
     except ValidationError as error:
