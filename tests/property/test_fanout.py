@@ -178,3 +178,10 @@ def test_everybody_arrives_in_a_chain(count: int) -> None:
         facts = told(facts, made)
         facts = replace(facts, members=tuple(replace(m, serving=m.node in made[0]) for m in facts.members))
     assert made[0] == {n: names[i - 1] if i else "s" for i, n in enumerate(names)}
+
+
+def test_two_tails_never_fall_back_to_each_other() -> None:
+    members = tuple(Member(n, i, (50,), (f"s{i}",), serving=True) for i, n in enumerate("ab"))
+    forest = grown(Facts((SIZE,), ("s0", "s1"), ("s0", "s1"), members))
+    assert fallbacks(forest, 0, "b") == ["s1", "a", "s0"]
+    assert fallbacks(forest, 0, "a") == ["s0", "s1"], "b comes later in the order"
