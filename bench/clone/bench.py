@@ -30,7 +30,7 @@ _CLONES = 16
 def clone(options: Options) -> Outcome:
     outcome = Outcome()
     nbytes = (64 if options.quick else 1024) * MIB
-    with offered(nbytes, 4) as kinds:
+    with offered(nbytes, 5) as kinds:
         for pages in kinds:
             outcome.part(f"on one node, {pages} pages", partial(_on_node, outcome, options, nbytes, pages))
         for secure in (False, True):

@@ -63,14 +63,15 @@ def specs(total_bytes: int) -> list[Spec]:
 
 def ensure(total_bytes: int) -> Path:
     """The folder of the checkpoint."""
-    return Cache().entry("bench-checkpoint", [str(total_bytes), _RECIPE], lambda into: _write(into, specs(total_bytes)))
+    return Cache().entry("bench-checkpoint", [str(total_bytes), _RECIPE], lambda into: write(into, specs(total_bytes)))
 
 
 def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def _write(into: Path, tensors: list[Spec]) -> None:
+def write(into: Path, tensors: list[Spec]) -> None:
+    """Four files and the index. The same tensors give the same bytes."""
     total = sum(spec.nbytes for spec in tensors)
     shards: list[list[Spec]] = [[] for _ in range(_FILES)]
     done = 0
