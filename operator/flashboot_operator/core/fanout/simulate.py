@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import Any
 
+from flashboot_operator.core.fanout.edge import Edge
 from flashboot_operator.core.fanout.lanes import lanes_per_root
 from flashboot_operator.core.fanout.model import Facts, Member, Plan
 from flashboot_operator.core.fanout.network import Flow, Network
@@ -24,24 +23,6 @@ from flashboot_operator.core.fanout.scenario import Outcome, Scenario, Unfinishe
 
 SAME = 1 + 1e-12
 """Times this close are one time."""
-
-
-@dataclass(slots=True, eq=False)
-class Edge:
-    """One lane of one target: how far it is, and from whom it pulls."""
-
-    node: str
-    lane: int
-    parent: str | None = None
-    got: int = 0
-    """Whole chunks."""
-    asked: int = 0
-    answers: deque[float] = field(default_factory=deque)
-    """When the parent's answer to each open request begins."""
-    part: float = 0.0
-    """Bytes of the present chunk that a repair found."""
-    flow: Flow | None = None
-    version: int = 0
 
 
 class Simulation:
