@@ -34,13 +34,14 @@ def ensure_uv(cache: Cache) -> Path:
 
 def ensure_dev(cache: Cache) -> Path:
     """The Python of the dev environment."""
-    pins = REQUIREMENTS / "dev.txt"
+    pins, bare = REQUIREMENTS / "dev.txt", REQUIREMENTS / "nixl-nodeps.txt"
     base = system.python311()
 
     def build(into: Path) -> None:
-        _install(cache, into, base, [["--require-hashes", "-r", str(pins)]])
+        steps = [["--require-hashes", "-r", str(pins)], ["--no-deps", "--require-hashes", "-r", str(bare)]]
+        _install(cache, into, base, steps)
 
-    return cache.entry("python-dev", [base, pins], build, keep=3) / "bin" / "python"
+    return cache.entry("python-dev", [base, pins, bare], build, keep=3) / "bin" / "python"
 
 
 def ensure_engine(cache: Cache) -> Path:

@@ -13,6 +13,7 @@ from flashboot_agent.node.settings import Settings
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
 from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.map import MapTransport
+from flashboot_agent.transport.nixl import NixlTransport
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.trust.credentials import CredentialStore
@@ -44,7 +45,7 @@ async def _run(settings: Settings) -> None:
             settings.bind,
             settings.chunk_port,
             advertise=settings.pod_ip,
-            settings=ServerSettings(nice=settings.nice),
+            settings=ServerSettings(nice=settings.nice, nixl=settings.nixl),
             credentials=credentials,
         )
 
@@ -52,7 +53,9 @@ async def _run(settings: Settings) -> None:
         pull = PullSettings(
             in_flight=settings.in_flight, overdue_floor=settings.overdue_floor_seconds, nice=settings.nice
         )
-        return [MapTransport(settings.node, catalog, nice=settings.nice), TcpTransport(pull, credentials)]
+        tcp = TcpTransport(pull, credentials)
+        nixl = [NixlTransport(tcp, pull)] if settings.nixl else []
+        return [MapTransport(settings.node, catalog, nice=settings.nice), *nixl, tcp]
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -78,6 +78,10 @@ class Settings:
     nice: int = 10
     """FLASHBOOT_NICE: of the threads that carry bytes, so that engines and health checks come first."""
 
+    nixl: bool = False
+    """FLASHBOOT_NIXL=1: clone and serve over NIXL where both ends can (transport/nixl.py says what that asks of the
+    network)."""
+
     lane_threads: int = 128
     """Of all clones together. A clone that finds no room begins when another one has ended."""
 
@@ -138,6 +142,7 @@ class Settings:
             chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
             overdue_floor_seconds=_number(env, "FLASHBOOT_OVERDUE_FLOOR_MS", 250, least=1) / 1000,
             nice=_number(env, "FLASHBOOT_NICE", cls.nice, most=19),
+            nixl=_number(env, "FLASHBOOT_NIXL", 0, most=1) == 1,
             link_bytes_per_second=_mbit(env, "FLASHBOOT_LINK_MBIT") or None,
             egress_bytes_per_second=_mbit(env, "FLASHBOOT_EGRESS_MBIT"),
             images=Path(env.get("FLASHBOOT_IMAGES", cls.images)),
