@@ -60,26 +60,26 @@ def test_a_pod_belongs_to_the_arena_that_lists_it_else_to_the_only_one_of_its_mo
 
 
 @given(
-    state=st.sampled_from(STATES),
+    held=st.builds(Held, st.sampled_from(STATES), st.booleans(), st.booleans(), st.booleans()),
     role=st.sampled_from([*ROLES, None]),
-    attached=st.booleans(),
-    used=st.booleans(),
     fresh=st.booleans(),
 )
-def test_an_arena_lives_while_a_pod_uses_it_or_a_fresh_state_lists_it(
-    state: ArenaState, role: Role | None, attached: bool, used: bool, fresh: bool
+def test_an_arena_lives_while_a_pod_uses_it_a_child_reads_it_or_a_fresh_state_lists_it(
+    held: Held, role: Role | None, fresh: bool
 ) -> None:
-    kept = keeps(A, Held(state, attached, used), desired(wants(role)) if role else desired(), fresh=fresh)
-    if attached:
+    kept = keeps(A, held, desired(wants(role)) if role else desired(), fresh=fresh)
+    if held.attached:
         assert kept, "an engine has it"
+    elif held.read and held.state == "sealed":
+        assert kept, "a source does not go from under a child"
     elif role is None:
         assert not kept, "nobody wants it"
-    elif state == "sealed":
-        assert kept == (fresh or used), "resident: kept under every role"
-    elif state == "seeding":
+    elif held.state == "sealed":
+        assert kept == (fresh or held.used), "resident: kept under every role"
+    elif held.state == "seeding":
         assert not kept, "its engine is gone"
     else:
-        assert kept == (role == "clone" and (fresh or used))
+        assert kept == (role == "clone" and (fresh or held.used))
 
 
 def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> None:

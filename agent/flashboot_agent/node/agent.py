@@ -23,12 +23,14 @@ from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
+from flashboot_agent.node.holder_watch import HolderWatch
 from flashboot_agent.node.http import application
 from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
+from flashboot_agent.node.pulse import tell_moves
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.sockets import PodSockets
 from flashboot_agent.node.state import NodeState
@@ -43,9 +45,6 @@ log = Log(__name__)
 
 THREADS: Final = 64
 """Blocking work at a time: allocations and drops wait more than they compute, and must not starve each other."""
-
-PULSE_SECONDS: Final = 0.1
-"""How late a watermark may be told, beside the board's own patience."""
 
 SHUTDOWN_SECONDS: Final = 0.5
 """For long polls at the end; their operator asks the next agent."""
@@ -90,8 +89,7 @@ class Agent:
         self._metrics = Metrics(self.node)
         self._loads = Loads(self.node, self._metrics.loaded)
         self._wake = asyncio.Event()
-        self._why_not_ready: str | None = "the holder was not asked yet"
-        self._recovered = False
+        self._holder = HolderWatch(self.node, lambda arena: self._background(self._verify(arena)))
         self._dropping: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -120,8 +118,8 @@ class Agent:
         await web.TCPSite(runner, settings.bind, settings.http_port, ssl_context=context).start()
         watch = FolderWatch([settings.meta, settings.pods], self._wake.set)
         log.info("agent serving", http=f"{settings.bind}:{settings.http_port}", chunks=node.chunk_address)
-        keeper = asyncio.create_task(self._keep_holder())
-        pulse = asyncio.create_task(self._pulse())
+        keeper = asyncio.create_task(self._holder.run())
+        pulse = asyncio.create_task(tell_moves(node.store, node.board))
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -160,7 +158,7 @@ class Agent:
             self._sockets.end(pod)
         for pod in node.pods:
             self._sockets.serve(pod)
-        if not self._recovered:
+        if not self._holder.recovered:
             return
         users, attached = node.users(), node.attached()
         loading = self._loads.round(users, self._dropping)
@@ -244,52 +242,6 @@ class Agent:
             self._dropping.discard(name)
             self.node.board.changed()
 
-    async def _pulse(self) -> None:
-        """Tell the board that bytes moved; those who move them in C++ don't."""
-        seen = -1
-        while True:
-            generation = sum(arena.marks.generation for arena in self.node.store.all())
-            if generation != seen:
-                self.node.board.moved()
-                seen = generation
-            await asyncio.sleep(PULSE_SECONDS)
-
-    async def _keep_holder(self) -> None:
-        """Reach the holder, give it back what it lost, free what nobody knows."""
-        node = self.node
-        while True:
-            try:
-                stats = await asyncio.to_thread(node.holder.stats)
-                if not self._recovered:
-                    await asyncio.to_thread(self._recover)
-                    self._recovered = True
-                    self._verify_sealed()
-                elif node.stats is None or node.stats.instance != stats.instance:
-                    await asyncio.to_thread(node.store.deposit_all)
-                await asyncio.to_thread(node.store.clean)
-                changed = node.stats != stats
-                node.stats = stats
-                self._ready(None)
-                if changed:
-                    node.board.changed()
-            except FlashBootError as error:
-                if node.stats is not None:
-                    node.stats = None
-                    node.board.changed()
-                self._ready(f"{error.reason}: {error}")
-            await asyncio.sleep(node.settings.tick_seconds)
-
-    def _recover(self) -> None:
-        """Learn what is there of the last agent, before anything is decided. Raises NotReady."""
-        if not self._loads.opened:
-            self._loads.open()
-        self.node.store.recover()
-
-    def _verify_sealed(self) -> None:
-        for arena in self.node.store.all():
-            if arena.state == "sealed":
-                self._background(self._verify(arena))
-
     async def _verify(self, arena: Arena) -> None:
         """After a restart: are the bytes still what the record says? A sealed arena can't change, so this guards
         against a fault of ours."""
@@ -304,14 +256,9 @@ class Agent:
             self._drop(arena.name, arena.state, "its bytes differ from its digests")
 
     def _not_ready(self) -> str | None:
-        if self._why_not_ready is None and not self.node.known:
+        if self._holder.why_not is None and not self.node.known:
             return "the first round is not through yet"
-        return self._why_not_ready
-
-    def _ready(self, why_not: str | None) -> None:
-        if why_not != self._why_not_ready:
-            self._why_not_ready = why_not
-            log.info("ready" if why_not is None else "not ready", why=why_not)
+        return self._holder.why_not
 
     def _background(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)

@@ -25,7 +25,7 @@ from flashboot_agent.node.leases import Leases
 from flashboot_agent.node.record import ArenaRecord, RecordFile, document_digest
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Accusation, ArenaState, Problem
+from flashboot_agent.wire.control import Accusation, ArenaState
 
 STEPS: Final[dict[ArenaState, frozenset[ArenaState]]] = {
     "allocated": frozenset({"filling", "seeding"}),
@@ -60,7 +60,6 @@ class Arena:
         self._layout = b""
         self._digests = b""
         self._layout_fd: int | None = None
-        self.problem: Problem | None = None
         self.accusations: list[Accusation] = []
 
     # What it is
@@ -134,16 +133,6 @@ class Arena:
     def finish_seal(self) -> None:
         """After a restart between the seal and its record."""
         self._update(state="sealed", sealed_at=now())
-
-    def trouble(self, problem: Problem | None) -> None:
-        """The present trouble, or its end."""
-        if problem != self.problem:
-            self.problem = problem
-            self._notify()
-
-    def news(self) -> None:
-        """Something that is observed changed elsewhere: a lane's parent, an accusation."""
-        self._notify()
 
     # Who uses it
 

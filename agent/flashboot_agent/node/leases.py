@@ -33,10 +33,6 @@ class Leases:
         self._left: dict[str, float] = {}
 
     @property
-    def gone(self) -> bool:
-        return self._gone
-
-    @property
     def read(self) -> bool:
         """A child is connected."""
         with self._changed:

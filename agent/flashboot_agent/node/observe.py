@@ -93,7 +93,7 @@ def observed_arena(
         children=arena.leases.children(),
         pods=users.get(arena.name, [])[:256],
         accusations=(filler.accusations if filler else arena.accusations)[-16:],
-        problem=(filler.problem if filler else arena.problem)
+        problem=(filler.problem if filler else None)
         or (images.problem(arena.name) if record.state != "sealed" else None),
     )
 
