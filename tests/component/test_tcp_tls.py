@@ -44,10 +44,10 @@ class Held:
 class World:
     """The agent of node `parent`, with one arena."""
 
-    def __init__(self) -> None:
+    def __init__(self, hello: float = 20) -> None:
         self.arena = MemoryArena(ARENA, DATA)
         self.held = Held(ISSUER.issue_agent("parent"))
-        settings = ServerSettings(hello=0.5)
+        settings = ServerSettings(hello=hello)
         self.server = TcpServer(MemoryCatalog(self.arena), "127.0.0.1", 0, settings=settings, credentials=self.held)
         self.peer = Peer(node="parent", address=self.server.address)
 
@@ -69,11 +69,20 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    built = World()
-    yield built
-    eventually(lambda: built.server.connections == 0, "all connections end")
-    until(built.arena.changed, lambda: not built.arena.children)
-    built.server.close()
+    yield from living(World())
+
+
+@pytest.fixture
+def hasty() -> Iterator[World]:
+    """Who did not introduce itself within half a second is given up."""
+    yield from living(World(hello=0.5))
+
+
+def living(world: World) -> Iterator[World]:
+    yield world
+    eventually(lambda: world.server.connections == 0, "all connections end")
+    until(world.arena.changed, lambda: not world.arena.children)
+    world.server.close()
 
 
 def test_a_child_of_another_name_than_its_certificates_is_refused(world: World) -> None:
@@ -122,25 +131,23 @@ def test_an_agent_without_a_certificate_says_so_and_dials_nobody(world: World) -
 @pytest.mark.parametrize(
     "sent", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(70_000)]
 )
-def test_who_begins_no_handshake_is_given_up_without_a_word(world: World, sent: bytes) -> None:
-    with world.raw() as child, contextlib.suppress(ConnectionError):
+def test_who_begins_no_handshake_is_given_up_without_a_word(hasty: World, sent: bytes) -> None:
+    with hasty.raw() as child, contextlib.suppress(ConnectionError):
         child.sendall(sent)
         heard = child.recv(4096)
         assert b"FBCH" not in heard, "no frame, and no byte of an arena, without TLS"
-    eventually(lambda: world.server.connections == 0, "given up")
-    world.serves()
+    eventually(lambda: hasty.server.connections == 0, "given up")
 
 
-def test_a_handshake_that_trickles_is_given_up(world: World) -> None:
-    with world.raw() as child, contextlib.suppress(ConnectionError):
+def test_a_handshake_that_trickles_is_given_up(hasty: World) -> None:
+    with hasty.raw() as child, contextlib.suppress(ConnectionError):
         child.settimeout(0.02)
         for byte in b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc" + bytes(2000):
             child.sendall(bytes([byte]))
             with contextlib.suppress(TimeoutError):
                 assert child.recv(1) == b""
                 break
-    eventually(lambda: world.server.connections == 0, "given up")
-    world.serves()
+    eventually(lambda: hasty.server.connections == 0, "given up")
 
 
 def test_a_new_certificate_counts_for_the_next_connection_and_running_ones_go_on(world: World) -> None:
