@@ -1,6 +1,7 @@
-"""FlashLoad into an arena that a real holder made: `ours FOLDER HOLDER PAGES fresh|resident plain|digests`.
+"""FlashLoad into an arena that a real holder made: `ours FOLDER HOLDER PAGES MODE plain|digests`.
 
-fresh: the time begins before the holder is asked for memory. resident: the arena of the first run is filled again.
+MODE fresh: the time begins before the holder is asked for memory. resident: the arena of the first run is filled again.
+opened: the same, from a checkpoint whose headers were checked in the first run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import sys
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from bench.kit import inside
 from flashboot_agent.holder.client import HolderClient
-from flashboot_agent.load.load import open_checkpoint
+from flashboot_agent.load.load import OpenCheckpoint, open_checkpoint
 from flashboot_agent.load.plan import Plan
 from flashboot_agent.memory.host import HostMapping, HostRegion
 from flashboot_agent.memory.memfd import Pages
@@ -27,11 +29,13 @@ THREADS = min(len(os.sched_getaffinity(0)), 8)
 class Loader:
     """One contestant; `close` gives its arena back."""
 
-    def __init__(self, folder: Path, holder: HolderClient, pages: Pages, *, resident: bool, digests: bool) -> None:
+    def __init__(self, folder: Path, holder: HolderClient, pages: Pages, *, mode: str, digests: bool) -> None:
         self._folder = folder
         self._holder = holder
         self._pages: Pages = pages
-        self._resident = resident
+        self._mode = mode
+        self._open = ExitStack()
+        self._checkpoint: OpenCheckpoint | None = None
         self._digests = digests
         self._arena = f"arena-{uuid.uuid4().hex}"
         self._region: HostRegion | None = None
@@ -40,19 +44,27 @@ class Loader:
     def run(self, check: bool = False) -> dict[str, Any]:
         with inside.Meter() as meter:
             began = time.perf_counter()
-            with open_checkpoint(self._folder) as checkpoint:
-                opened = time.perf_counter()
-                memory = self._memory(checkpoint.plan.nbytes)
-                allocated = time.perf_counter()
-                checkpoint.read(memory, threads=THREADS, digests=self._digests)
-                read = time.perf_counter() - allocated
+            checkpoint = self._opened()
+            opened = time.perf_counter()
+            memory = self._memory(checkpoint.plan.nbytes)
+            allocated = time.perf_counter()
+            checkpoint.read(memory, threads=THREADS, digests=self._digests)
+            read = time.perf_counter() - allocated
         if check:
             _require_equal(self._folder, checkpoint.plan, memory)
         memory.release()
-        if not self._resident:
+        if self._mode != "opened":
+            self._checkpoint = None
+            self._open.close()
+        if self._mode == "fresh":
             self.close()
         phases = {"open": opened - began, "allocate": allocated - opened, "read": read}
         return {**meter.sample, **phases, "bytes": checkpoint.plan.nbytes}
+
+    def _opened(self) -> OpenCheckpoint:
+        if self._checkpoint is None:
+            self._checkpoint = self._open.enter_context(open_checkpoint(self._folder))
+        return self._checkpoint
 
     def _memory(self, nbytes: int) -> memoryview:
         if self._mapping is None:
@@ -81,7 +93,7 @@ def _require_equal(folder: Path, plan: Plan, memory: memoryview) -> None:
 def main() -> None:
     folder, holder, pages, mode, digests = sys.argv[1:]
     kind: Pages = "hugetlb" if pages == "hugetlb" else "transparent" if pages == "transparent" else "small"
-    loader = Loader(Path(folder), HolderClient(holder), kind, resident=mode == "resident", digests=digests == "digests")
+    loader = Loader(Path(folder), HolderClient(holder), kind, mode=mode, digests=digests == "digests")
     inside.serve({"run": loader.run})
     loader.close()
 
