@@ -41,7 +41,7 @@ def test(variant: Variant, folder: Path) -> None:
 def check(name: str, sysroot: Path, fuzz_seconds: float) -> None:
     """One of _CHECKS, from source to result. Raises CheckFailed."""
     if name == "fuzz":
-        variant = variants.fuzzers()
+        variant = variants.asan()
         folder = build(variant)
         with stage(f"csrc: fuzzing for {fuzz_seconds:.0f} s"):
             fuzz.run(folder, _SOURCES / "fuzz" / "corpus", fuzz_seconds, variant.env)

@@ -1,6 +1,6 @@
 """Running the fuzz targets of csrc/fuzz for a while, from the committed corpus and what earlier runs found.
 
-A target that fails leaves its input in build/checks/fuzz/found; `TARGET FILE` shows the failure again. Such an input
+A target that fails leaves its input in build/checks/asan/found; `TARGET FILE` shows the failure again. Such an input
 belongs into csrc/fuzz/corpus/TARGET with the fix, where every later run begins with it.
 """
 
