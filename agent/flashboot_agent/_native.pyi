@@ -202,8 +202,8 @@ class LanePuller:
     ) -> None: ...
     def advance(self, seconds: float) -> Advance:
         """Work for at most `seconds` (plus the digest of a chunk). Deadline of a deliverable request:
-        max(4 x smoothed chunk time, overdue_floor). Raises StreamTorn, StreamTimeout (no word at all from the parent for
-        `silence` seconds beyond its long poll), StreamBroken, MarksClosed."""
+        max(4 x smoothed chunk time, overdue_floor). Raises StreamTorn, StreamTimeout (no word at all from the parent
+        for `silence` seconds beyond its long poll), StreamBroken, MarksClosed."""
 
 class LaneCopier:
     """The same for a parent whose memory is mapped here: waits for its verified bytes, copies with `threads`, checks

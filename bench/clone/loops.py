@@ -19,7 +19,7 @@ import numpy as np
 from bench.kit import inside
 from bench.load.ours import THREADS
 from flashboot_agent import _native
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.memfd import Pages
 

@@ -14,7 +14,7 @@ from bench.kit.rows import Goal, Row, at_least, at_most, failed
 from bench.kit.say import say
 from bench.rig.links import Links
 from bench.rig.rack import Rack, dead
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 
 MBIT = 300.0
 SECURE = True

@@ -10,7 +10,7 @@ from bench.kit.paired import RunFailed, Sample
 from bench.kit.say import say
 from bench.rig.links import GOODPUT, Links
 from bench.rig.rack import Filled, Rack, kill
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from tests.component.agents import Node
 
 _DEADLINE_FACTOR = 12.0

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from flashboot_agent import _native
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES, chunk_digests
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.control import Problem
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flashboot_agent._native import SERVE_LIMIT
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import (
     DeadlineExceeded,
     FlashBootError,

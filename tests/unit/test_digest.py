@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent import _native
-from flashboot_agent.core import digest
+from flashboot_agent.core import chunks, digest
 
 LEAF = digest.LEAF_BYTES
-CHUNK = digest.DIGEST_CHUNK_BYTES
+CHUNK = chunks.DIGEST_CHUNK_BYTES
 
 
 def reference_chunk(data: bytes) -> int:
@@ -66,7 +66,7 @@ def test_the_table_of_an_arena(size: int) -> None:
     data = pattern(size)
     table = digest.chunk_digests(data, threads=2)
     assert table == reference_table(data, CHUNK)
-    assert len(table) == 8 * digest.chunk_count(size)
+    assert len(table) == 8 * chunks.chunk_count(size)
     assert digest.root_digest(table) == f"xxh3:{xxhash.xxh3_64_intdigest(table):016x}"
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from flashboot_agent import _native
-from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES as DIGEST_CHUNK_BYTES
-from flashboot_agent.core.chunks import chunk_count as chunk_count
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 
 LEAF_BYTES: Final = 4096
 

@@ -6,6 +6,8 @@ verified bytes it has. So nodes with different numbers of lanes serve each other
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES, chunk_count
 from flashboot_agent.wire.control import MAX_LANES
 
@@ -16,11 +18,11 @@ def lane_count(arena_bytes: int, wanted: int) -> int:
 
 
 def lane_bounds(arena_bytes: int, lanes: int) -> list[tuple[int, int]]:
-    """[start, end) of each lane in bytes. Starts are multiples of the digest chunk; lengths differ by one chunk at most.
+    """[start, end) of each lane in bytes. Starts are multiples of the digest chunk; lengths differ by a chunk at most.
 
     Raises ValueError when there are more lanes than chunks."""
     chunks = chunk_count(arena_bytes)
     if not 1 <= lanes <= max(1, chunks):
         raise ValueError(f"{lanes} lanes for an arena of {chunks} chunks")
     cuts = [min(i * chunks // lanes * DIGEST_CHUNK_BYTES, arena_bytes) for i in range(lanes)] + [arena_bytes]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))

@@ -24,7 +24,8 @@ from typing import Final, Literal
 from pydantic import ConfigDict, ValidationError
 
 from flashboot_agent.core.checkpoint import open_file
-from flashboot_agent.core.digest import chunk_count, root_digest
+from flashboot_agent.core.chunks import chunk_count
+from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
 from flashboot_agent.wire.attach import MAX_LAYOUT
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flashboot_agent import _native
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import ImageDamaged
 from flashboot_agent.load import cache
 from flashboot_agent.load.image import Image

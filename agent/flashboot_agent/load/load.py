@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flashboot_agent import _native
 from flashboot_agent.core.checkpoint import open_file, read_header, require_placed, shards
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import CheckpointIndexMissingShard, CheckpointMissing, CheckpointTruncated
 from flashboot_agent.load import cache
 from flashboot_agent.load.plan import Plan, plan

@@ -9,7 +9,7 @@ import json
 
 from pydantic import ValidationError
 
-from flashboot_agent.core import digest
+from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.errors import BadRequest, IdentityMismatch
 from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.transport.base import ArenaMeta
@@ -38,7 +38,7 @@ def check(meta: ArenaMeta) -> None:
     """What a parent announces must belong together. Raises BadRequest or IdentityMismatch, naming what does not."""
     if len(meta.layout) > MAX_LAYOUT:
         raise BadRequest(f"{meta.arena}: a layout of {len(meta.layout)} bytes; at most {MAX_LAYOUT} are carried")
-    if len(meta.chunk_digests) != 8 * digest.chunk_count(meta.nbytes):
+    if len(meta.chunk_digests) != 8 * chunks.chunk_count(meta.nbytes):
         raise BadRequest(f"{meta.arena}: {len(meta.chunk_digests) // 8} digests for {meta.nbytes} bytes")
     if digest.root_digest(meta.chunk_digests) != meta.digest:
         raise BadRequest(f"{meta.arena}: the chunk digests differ from their root {meta.digest}")

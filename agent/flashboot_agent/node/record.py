@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from flashboot_agent._native import Marks
-from flashboot_agent.core import digest
+from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
@@ -113,7 +113,7 @@ class RecordFile:
         digests = os.pread(self._fd, record.digests_bytes, DOCUMENTS + record.layout_bytes)
         if document_digest(layout) != record.layout_digest:
             raise RecordDamaged("the layout document differs from its digest")
-        if len(digests) != 8 * digest.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
+        if len(digests) != 8 * chunks.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
             raise RecordDamaged("the chunk digests differ from the root digest")
         return layout, digests
 

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from flashboot_agent._native import EgressBucket, Marks
-from flashboot_agent.core import digest
+from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, InsufficientMemory, UnknownArena
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.base import DeviceMemory, Region
@@ -234,7 +234,7 @@ def verify_all(arena: Arena, threads: int) -> bool:
     with arena.pinned():
         for offset in range(0, arena.nbytes, 64 << 20):
             length = min(64 << 20, arena.nbytes - offset)
-            first = offset // digest.DIGEST_CHUNK_BYTES * 8
+            first = offset // chunks.DIGEST_CHUNK_BYTES * 8
             with arena.whole() as view, view[offset : offset + length] as part:
                 found = digest.chunk_digests(part, threads)
             if arena.meta.chunk_digests[first : first + len(found)] != found:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from flashboot_agent._native import MarksClosed, Served, serve
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import (
     BadRequest,
     DeadlineExceeded,

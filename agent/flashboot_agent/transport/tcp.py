@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from flashboot_agent._native import LanePuller
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES, root_digest
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, ParentUnreachable, TornFrame, from_problem
 from flashboot_agent.transport import address
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink, Transport

@@ -6,10 +6,10 @@
     TokenReview(token) at the API server: the service account of the agents, on the node that the CSR names
     PUT /v1/certificate        →                  Certificate(certificate, ca)
 
-Until an agent has its first certificate it serves under one that it signed itself, which proves nothing. That is enough:
-the token leaves only towards a client that proved to be the operator, and the operator signs only for the node that the
-token names, so that a machine in the middle can neither get a token nor a certificate. The agent knows the CA from a
-ConfigMap that the operator fills; it is mounted, so the agent needs no rights on the API server.
+Until an agent has its first certificate it serves under one that it signed itself, which proves nothing. That is
+enough: the token leaves only towards a client that proved to be the operator, and the operator signs only for the
+node that the token names, so that a machine in the middle can neither get a token nor a certificate. The agent knows
+the CA from a ConfigMap that the operator fills; it is mounted, so the agent needs no rights on the API server.
 
 Names in certificates (URI SAN): `flashboot://operator` and `flashboot://agent/<node>`. An agent's certificate also has
 the node's name as DNS SAN, for clients that check host names.
