@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import threading
 from collections.abc import Iterator
 
@@ -32,9 +33,17 @@ def test_a_node_without_the_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @installed
-def test_a_node_whose_ucx_may_not_connect_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UCX_TLS", "shm,self")
-    with pytest.raises(ParentUnreachable, match="UCX_TLS is 'shm,self' here and lacks tcp"):
+@pytest.mark.parametrize(
+    ("transports", "serves"), [("rc,self", False), ("^tcp", False), ("^sm", True), ("rc,tcp", True)]
+)
+def test_a_node_whose_ucx_may_not_connect_says_so(
+    monkeypatch: pytest.MonkeyPatch, transports: str, serves: bool
+) -> None:
+    monkeypatch.setenv("UCX_TLS", transports)
+    if serves:
+        assert "NIXL over UCX" in NixlTransport(TcpTransport()).probe(NOWHERE)
+        return
+    with pytest.raises(ParentUnreachable, match=re.escape(f"UCX_TLS is {transports!r} here and lacks tcp")):
         NixlTransport(TcpTransport()).probe(NOWHERE)
 
 

@@ -19,6 +19,9 @@ from typing import Any, Final
 from flashboot_agent.core.errors import DeadlineExceeded, ParentUnreachable
 
 _BACKEND: Final = "UCX"
+_TRANSPORTS: Final = "^sm"
+"""For UCX_TLS where it is not set: all but those of one host's shared memory. With them a peer writes into a process
+whose agent is long gone; and arenas of one node are read in place anyway (transport/map.py)."""
 _SPIN_SECONDS: Final = 0.002
 """A transfer is looked at without a pause for so long, then every half millisecond."""
 
@@ -27,8 +30,9 @@ def why_not_nixl() -> None:
     """Raises ParentUnreachable with the reason when this process can't use NIXL; looks at this node only."""
     if importlib.util.find_spec("nixl") is None:
         raise ParentUnreachable("the extra flashboot[nixl] is not installed here")
-    wanted = os.environ.get("UCX_TLS", "all")
-    if not {"all", "tcp"} & set(wanted.split(",")):
+    wanted = os.environ.get("UCX_TLS", _TRANSPORTS)
+    names = set(wanted.removeprefix("^").split(","))
+    if ("tcp" in names) if wanted.startswith("^") else not {"all", "tcp"} & names:
         raise ParentUnreachable(f"UCX_TLS is {wanted!r} here and lacks tcp, over which UCX makes its connections")
 
 
@@ -55,6 +59,7 @@ class Agent:
     def __init__(self, what: str) -> None:
         """Takes about a second. `what` is how messages call the use of it."""
         why_not_nixl()
+        os.environ.setdefault("UCX_TLS", _TRANSPORTS)  # UCX has no other door
         api = importlib.import_module("nixl._api")
         self.name = f"flashboot-{uuid.uuid4().hex}"
         self._what = what
