@@ -34,13 +34,13 @@ class Need:
 
 BUILD_NEEDS = (
     Need("g++", program="g++"),
+    Need("libssl-dev", file="/usr/include/openssl/ssl.h"),
     Need("libxxhash-dev", file="/usr/include/xxhash.h"),
     Need("make", program="make"),
 )
 # What `make native-checks` compiles and runs with: sanitizers come with g++, the fuzzer with clang.
 CHECK_NEEDS = (
     *BUILD_NEEDS,
-    Need("libssl-dev", file="/usr/include/openssl/ssl.h"),
     Need("libgtest-dev", file="/usr/include/gtest/gtest.h"),
     Need("clang-14", program="clang++-14"),
     Need("libclang-rt-14-dev", file="/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"),
