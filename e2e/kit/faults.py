@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from kit.agents import SYSTEM, agents
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually
+from kit.flipper import BitFlipper
 from kit.kubectl import Kubectl, run
 from kit.world import AWAY_LABEL, World
 from rack import network
 from rack.node import pid_of
 from rack.settings import DEFAULT_LINK_MBIT, HOST_IP
-from tests.component.proxy import ChunkProxy
 
 CHUNK_PORT = 9441
 TABLE = "flashboot_e2e"
@@ -49,27 +49,25 @@ def slow_link(node: str, mbit: float) -> Iterator[None]:
 
 
 @contextmanager
-def byte_flipper(world: World, child: str, offset: int) -> Iterator[ChunkProxy]:
-    """The way from any parent to the agent of `child` leads through a proxy, which flips one bit of the arena's byte
-    `offset`, once. One proxy per possible parent, because the address that was meant is lost in the translation."""
+def bit_flipper(world: World, child: str, offset: int) -> Iterator[list[BitFlipper]]:
+    """The way from any parent to the agent of `child` leads through a relay, which flips one bit of byte `offset` of
+    the stream, once. One relay per possible parent, because the address that was meant is lost in the translation."""
     enter = ["nsenter", "-t", str(pid_of(child)), "-n"]
     rules = []
+    relays = []
     with ExitStack() as stack:
-        shared: ChunkProxy | None = None
         for node, address in _agent_addresses(world).items():
             if node == child:
                 continue
-            proxy = ChunkProxy(f"{address}:{CHUNK_PORT}", listen=f"{HOST_IP}:0")
-            stack.callback(proxy.close)
-            proxy.inject("flip", offset)
-            rules.append(f"ip daddr {address} tcp dport {CHUNK_PORT} dnat ip to {proxy.address}")
-            shared = proxy if shared is None else shared
-        assert shared is not None
+            relay = BitFlipper(f"{address}:{CHUNK_PORT}", f"{HOST_IP}:0", offset)
+            stack.callback(relay.close)
+            rules.append(f"ip daddr {address} tcp dport {CHUNK_PORT} dnat ip to {relay.address}")
+            relays.append(relay)
         lines = ["type nat hook prerouting priority -100", *rules]
         table = "\n".join([f"table ip {TABLE} {{", "chain c {", *lines, "}", "}", ""])
         run([*enter, "nft", "-f", "-"], stdin=table)
         stack.callback(_drop_table, enter)
-        yield shared
+        yield relays
 
 
 def _drop_table(enter: list[str]) -> None:

@@ -19,7 +19,7 @@ from kit.agents import SYSTEM, agents
 from kit.engines import Answer, ask, first_difference
 from kit.errors import KitError
 from kit.eventually import NotYet, eventually
-from kit.faults import away, byte_flipper, slow_link
+from kit.faults import away, bit_flipper, slow_link
 from kit.leaks import wait_nothing_left
 from kit.world import NAMESPACE, Mrep, World, manifest, restarts
 
@@ -68,18 +68,22 @@ def test_the_first_replica_seeds(story: Story) -> None:
 
 
 @pytest.mark.timeout(420)
-def test_three_more_clone_and_a_flipped_bit_is_fetched_again(story: Story) -> None:
-    """No byte that differs reaches Ready, none is fetched twice needlessly, and the source gives its bytes once."""
+def test_three_more_clone_and_a_bit_flipped_on_the_way_costs_no_byte_twice(story: Story) -> None:
+    """TLS refuses the record with the flipped bit, and with it the connection; the clone goes on at the very byte where
+    the last good record ended. No byte that differs reaches Ready, and the source gives its bytes once."""
     seed_node = next(iter(story.mrep.arenas()))
     child = next(node for node in story.world.nodes() if node != seed_node)
-    with byte_flipper(story.world, child, FLIPPED_BYTE):
+    with bit_flipper(story.world, child, FLIPPED_BYTE) as relays:
         story.mrep.scale(4)
         story.mrep.wait_arenas(set(story.world.nodes()), 120)
+        assert any(relay.flipped for relay in relays)
     arenas = story.mrep.arenas()
     assert {arena.digest for arena in arenas.values()} == {story.digest}
-    assert {node: arena.refetched_chunks for node, arena in arenas.items()} == {
-        node: int(node == child) for node in arenas
+    clones = {node: arena for node, arena in arenas.items() if node != seed_node}
+    assert {node: (arena.bytes_in, arena.refetched_chunks) for node, arena in clones.items()} == {
+        node: (arena.bytes, 0) for node, arena in clones.items()
     }
+    assert all("TLS" in (arena.transport_reason or "") for arena in clones.values())
     source = arenas[seed_node]
     assert source.bytes <= source.bytes_out <= SOURCE_SHARE * source.bytes
     story.mrep.wait_ready(4)

@@ -1,21 +1,13 @@
 """A TCP proxy that understands chunk frames and can damage, stall or cut the way from parent to child.
 
-For tests, here and end to end. In a process of its own:
-
-    python tests/component/proxy.py --listen 127.0.0.1:9999 --target 10.77.0.11:9441 --flip 5242881
-
-prints one JSON line with its address when it listens, and one for each fault when it has happened.
+For tests of plain streams; under TLS a flipped bit ends the connection before anybody sees it (e2e/kit/flipper.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import socket
-import sys
 import threading
-from collections.abc import Callable
 from typing import Literal
 
 from flashboot_agent.transport import address
@@ -31,14 +23,11 @@ class ChunkProxy:
     until `resume`. cut: both ends are reset right before that byte. cut_in_header: the same, inside the frame header
     that comes before it."""
 
-    def __init__(
-        self, target: str, *, listen: str = "127.0.0.1:0", tell: Callable[[str, int], None] | None = None
-    ) -> None:
+    def __init__(self, target: str, *, listen: str = "127.0.0.1:0") -> None:
         self._target = address.split(target)
         self._listener = socket.create_server(address.split(listen))
         host, port = self._listener.getsockname()[:2]
         self.address = address.join(host, port)
-        self._tell = tell
         self._lock = threading.Condition()
         self._faults: dict[int, Fault] = {}
         self.happened: list[tuple[str, int]] = []
@@ -173,8 +162,6 @@ class ChunkProxy:
         with self._lock:
             self.happened.append((fault, offset))
             self._lock.notify_all()
-        if self._tell is not None:
-            self._tell(fault, offset)
 
     @staticmethod
     def _pass(child: socket.socket, parent: socket.socket, nbytes: int) -> None:
@@ -197,28 +184,3 @@ def _reset(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--listen", default="127.0.0.1:0")
-    parser.add_argument("--target", required=True)
-    for fault in ("flip", "stall", "cut"):
-        parser.add_argument(f"--{fault}", type=int, action="append", default=[], metavar="OFFSET")
-    options = parser.parse_args()
-
-    def tell(fault: str, offset: int) -> None:
-        print(json.dumps({"fault": fault, "offset": offset}), flush=True)
-
-    proxy = ChunkProxy(options.target, listen=options.listen, tell=tell)
-    faults: tuple[Fault, ...] = ("flip", "stall", "cut")
-    for kind in faults:
-        for offset in getattr(options, kind):
-            proxy.inject(kind, offset)
-    print(json.dumps({"listening": proxy.address}), flush=True)
-    sys.stdin.read()  # until whoever started it closes its end, or dies
-    proxy.close()
-
-
-if __name__ == "__main__":
-    main()
