@@ -82,11 +82,17 @@ TEST_P(StreamTest, APeerThatTakesNothingIsGivenUp) {
 }
 
 TEST_P(StreamTest, ClosingWakesReaderAndWriter) {
-  Task reader([&] {
-    std::vector<std::byte> got(1);
-    recv(*pair.child, got);
+  Task reader([&] {  // both go on until they are stopped, wherever the close finds them
+    std::vector<std::byte> got(1000);
+    while (true) {
+      recv(*pair.child, got);
+    }
   });
-  Task writer([&] { send(*pair.parent, {}, data); });
+  Task writer([&] {
+    while (true) {
+      send(*pair.parent, {}, data);
+    }
+  });
   pair.child->close();
   pair.child->close();
   expect_throw<StreamBroken>([&] { reader.result(); }, "closed on our side");

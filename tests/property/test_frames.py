@@ -17,6 +17,7 @@ from flashboot_agent.wire.frames import (
     FrameParser,
     MetaReply,
     MetaRequest,
+    NixlTarget,
     Pull,
     Trouble,
     encode,
@@ -49,10 +50,18 @@ def datas(draw: st.DrawFn) -> Data:
 
 
 some_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(MetaRequest, arena=arena_ids, child=names),
+    st.builds(MetaRequest, arena=arena_ids, child=names, carrier=st.sampled_from(["stream", "nixl"])),
     metas(),
     st.builds(Pull, offset=offsets, length=st.integers(1, frames.MAX_PULL), wait_ms=st.integers(0, 60_000)),
     datas(),
+    st.builds(
+        NixlTarget,
+        agent=st.from_regex(r"\Aflashboot-[0-9a-f]{32}\Z"),
+        start=offsets,
+        nbytes=st.integers(1, 1 << 50),
+        address=st.integers(1, (1 << 64) - 1),
+        metadata_bytes=st.integers(1, frames.MAX_NIXL_METADATA),
+    ),
     st.builds(Trouble, st.builds(Problem, reason=st.just("NotReady"), message=st.text(max_size=4096))),
 )
 
@@ -99,7 +108,7 @@ def test_any_bytes_give_frames_or_a_frame_error(noise: bytes, with_magic: bool) 
     only_frames_or_frame_error((frames.MAGIC + bytes([frames.VERSION]) if with_magic else b"") + noise)
 
 
-@given(st.integers(1, 5), st.binary(max_size=1024))
+@given(st.integers(1, 6), st.binary(max_size=1024))
 def test_any_body_gives_a_valid_frame_or_a_frame_error(kind: int, body: bytes) -> None:
     only_frames_or_frame_error(struct.pack("<4sBBHI", frames.MAGIC, frames.VERSION, kind, 0, len(body)) + body)
 
