@@ -44,6 +44,17 @@ def metas(draw: st.DrawFn) -> MetaReply:
 
 
 @st.composite
+def nixl_targets(draw: st.DrawFn) -> NixlTarget:
+    return NixlTarget(
+        agent=draw(st.from_regex(r"\Aflashboot-[0-9a-f]{32}\Z")),
+        start=draw(offsets),
+        nbytes=draw(st.integers(1, frames.MAX_ARENA)),
+        address=draw(st.integers(1, (1 << 64) - 1)),
+        metadata_bytes=draw(st.integers(1, frames.MAX_NIXL_METADATA)),
+    )
+
+
+@st.composite
 def datas(draw: st.DrawFn) -> Data:
     offset, length = draw(offsets), draw(st.integers(0, frames.MAX_PULL))
     return Data(offset, offset + length + draw(st.integers(0, 1 << 30)), length)
@@ -54,14 +65,7 @@ some_frames: st.SearchStrategy[Frame] = st.one_of(
     metas(),
     st.builds(Pull, offset=offsets, length=st.integers(1, frames.MAX_PULL), wait_ms=st.integers(0, 60_000)),
     datas(),
-    st.builds(
-        NixlTarget,
-        agent=st.from_regex(r"\Aflashboot-[0-9a-f]{32}\Z"),
-        start=offsets,
-        nbytes=st.integers(1, 1 << 50),
-        address=st.integers(1, (1 << 64) - 1),
-        metadata_bytes=st.integers(1, frames.MAX_NIXL_METADATA),
-    ),
+    nixl_targets(),
     st.builds(Trouble, st.builds(Problem, reason=st.just("NotReady"), message=st.text(max_size=4096))),
 )
 
