@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from kit.agents import SYSTEM, agents
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually
-from kit.flipper import BitFlipper
+from kit.flipper import BitFlipper, Fault
 from kit.kubectl import Kubectl, run
 from kit.world import AWAY_LABEL, World
 from rack import network
@@ -49,25 +49,24 @@ def slow_link(node: str, mbit: float) -> Iterator[None]:
 
 
 @contextmanager
-def bit_flipper(world: World, child: str, offset: int) -> Iterator[list[BitFlipper]]:
+def bit_flipper(world: World, child: str, offset: int) -> Iterator[Fault]:
     """The way from any parent to the agent of `child` leads through a relay, which flips one bit of byte `offset` of
-    the stream, once. One relay per possible parent, because the address that was meant is lost in the translation."""
+    a stream, once. One relay per possible parent, because the address that was meant is lost in the translation."""
     enter = ["nsenter", "-t", str(pid_of(child)), "-n"]
     rules = []
-    relays = []
+    fault = Fault(offset)
     with ExitStack() as stack:
         for node, address in _agent_addresses(world).items():
             if node == child:
                 continue
-            relay = BitFlipper(f"{address}:{CHUNK_PORT}", f"{HOST_IP}:0", offset)
+            relay = BitFlipper(f"{address}:{CHUNK_PORT}", f"{HOST_IP}:0", fault)
             stack.callback(relay.close)
             rules.append(f"ip daddr {address} tcp dport {CHUNK_PORT} dnat ip to {relay.address}")
-            relays.append(relay)
         lines = ["type nat hook prerouting priority -100", *rules]
         table = "\n".join([f"table ip {TABLE} {{", "chain c {", *lines, "}", "}", ""])
         run([*enter, "nft", "-f", "-"], stdin=table)
         stack.callback(_drop_table, enter)
-        yield relays
+        yield fault
 
 
 def _drop_table(enter: list[str]) -> None:

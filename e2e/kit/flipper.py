@@ -1,4 +1,4 @@
-"""A TCP relay that flips one bit on the way from parent to child, whatever the stream carries (TLS, as a rule)."""
+"""TCP relays that together flip one bit on the way from parents to a child, whatever the streams carry (mostly TLS)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,36 @@ from flashboot_agent.transport import address
 PIECE = 1 << 16
 
 
-class BitFlipper:
-    """Listens at `address`, connects children to `target`. The lowest bit of byte `offset` of the first stream towards
-    a child that gets so far arrives changed, once."""
+class Fault:
+    """The lowest bit of byte `offset` of the first stream that gets so far is changed, once over all relays."""
 
-    def __init__(self, target: str, listen: str, offset: int) -> None:
-        self._target = address.split(target)
+    def __init__(self, offset: int) -> None:
         self._offset = offset
+        self._lock = threading.Lock()
+        self.happened = False
+
+    def damaged(self, data: bytes, passed: int) -> bytes:
+        with self._lock:
+            if self.happened or not passed <= self._offset < passed + len(data):
+                return data
+            self.happened = True
+        changed = bytearray(data)
+        changed[self._offset - passed] ^= 1
+        return bytes(changed)
+
+
+class BitFlipper:
+    """Listens at `address`, connects children to `target`, damages by `fault`."""
+
+    def __init__(self, target: str, listen: str, fault: Fault) -> None:
+        self._target = address.split(target)
+        self._fault = fault
         self._listener = socket.create_server(address.split(listen))
         self.address = address.join(*self._listener.getsockname()[:2])
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
-        self.flipped = False
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -63,19 +79,10 @@ class BitFlipper:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(PIECE):
-                sink.sendall(self._damaged(data, passed) if towards_child else data)
+                sink.sendall(self._fault.damaged(data, passed) if towards_child else data)
                 passed += len(data)
         _end(source)
         _end(sink)
-
-    def _damaged(self, data: bytes, passed: int) -> bytes:
-        with self._lock:
-            if self.flipped or not passed <= self._offset < passed + len(data):
-                return data
-            self.flipped = True
-        changed = bytearray(data)
-        changed[self._offset - passed] ^= 1
-        return bytes(changed)
 
 
 def _end(sock: socket.socket) -> None:

@@ -25,7 +25,8 @@ from kit.world import NAMESPACE, Mrep, World, manifest, restarts
 
 STORY = True
 FLIPPED_BYTE = 5_242_881
-SOURCE_SHARE = 1.02
+SOURCE_SHARE = 1.5
+"""Arenas that may leave the source when a link fails once: another child may take the place of the one behind it."""
 
 
 @dataclass
@@ -70,13 +71,13 @@ def test_the_first_replica_seeds(story: Story) -> None:
 @pytest.mark.timeout(420)
 def test_three_more_clone_and_a_bit_flipped_on_the_way_costs_no_byte_twice(story: Story) -> None:
     """TLS refuses the record with the flipped bit, and with it the connection; the clone goes on at the very byte where
-    the last good record ended. No byte that differs reaches Ready, and the source gives its bytes once."""
+    the last good record ended. No byte that differs reaches Ready, and none reaches a clone twice."""
     seed_node = next(iter(story.mrep.arenas()))
     child = next(node for node in story.world.nodes() if node != seed_node)
-    with bit_flipper(story.world, child, FLIPPED_BYTE) as relays:
+    with bit_flipper(story.world, child, FLIPPED_BYTE) as fault:
         story.mrep.scale(4)
         story.mrep.wait_arenas(set(story.world.nodes()), 120)
-        assert any(relay.flipped for relay in relays)
+        assert fault.happened
     arenas = story.mrep.arenas()
     assert {arena.digest for arena in arenas.values()} == {story.digest}
     clones = {node: arena for node, arena in arenas.items() if node != seed_node}

@@ -106,7 +106,7 @@ def test_the_link_is_as_fast_as_the_device_of_the_default_route_says(tmp_path: P
 
 def test_settings_of_the_data_path_have_units() -> None:
     plain = Settings.from_env(ENV)
-    assert (plain.overdue_floor_seconds, plain.nice, plain.link_bytes_per_second) == (0.25, 10, None)
+    assert (plain.overdue_floor_seconds, plain.nice, plain.link_bytes_per_second) == (1.0, 10, None)
     assert plain.egress_bytes_per_second == 0
     told = Settings.from_env(
         {

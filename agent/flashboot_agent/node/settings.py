@@ -71,9 +71,10 @@ class Settings:
     in_flight: int = 2
     """Requests on their way in each lane; more than two gain nothing once one covers a round trip."""
 
-    overdue_floor_seconds: float = 0.25
+    overdue_floor_seconds: float = 1.0
     """FLASHBOOT_OVERDUE_FLOOR_MS, in milliseconds: a parent that has bytes gets at least so long to send a request of
-    them. On a quiet network 20 ms find a slow parent sooner; on a busy one they accuse the innocent."""
+    them. A lost packet alone costs 200 ms, a node without a free core as much: less accuses the innocent, and a repair
+    for nothing costs the source. A parent that died is noticed at once all the same: its connection ends."""
 
     nice: int = 10
     """FLASHBOOT_NICE: of the threads that carry bytes, so that engines and health checks come first."""
@@ -140,7 +141,7 @@ class Settings:
             bind=env.get("FLASHBOOT_BIND", cls.bind),
             http_port=_number(env, "FLASHBOOT_HTTP_PORT", cls.http_port),
             chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
-            overdue_floor_seconds=_number(env, "FLASHBOOT_OVERDUE_FLOOR_MS", 250, least=1) / 1000,
+            overdue_floor_seconds=_number(env, "FLASHBOOT_OVERDUE_FLOOR_MS", 1000, least=1) / 1000,
             nice=_number(env, "FLASHBOOT_NICE", cls.nice, most=19),
             nixl=_number(env, "FLASHBOOT_NIXL", 0, most=1) == 1,
             link_bytes_per_second=_mbit(env, "FLASHBOOT_LINK_MBIT") or None,

@@ -39,7 +39,7 @@ class PullSettings:
     """How long the parent holds a request for bytes that it does not have yet."""
     silence: float = 5.0
     """A parent that owes bytes or an answer and sends nothing for so long is given up."""
-    overdue_floor: float = 0.25
+    overdue_floor: float = 1.0
     """A request that the parent can deliver has at least so long, however fast the ones before it were."""
     nice: int = 0
     """Niceness of the thread that pulls."""
