@@ -206,10 +206,11 @@ class Session:
             raise BadRequest(f"commit carries one descriptor, the layout; got {len(packet.fds)}")
         assert self.seeding is not None
         assert self._hello is not None
+        # Before the arena is in this frame: what `wait_for` raises goes with the collector only, and its frames with it.
+        document = await self._read_layout(packet.fds[0])
         arena = self._node.store.get(self.seeding)
         if arena is None:
             raise UnknownArena(f"{self.seeding} was dropped while the seed wrote it")
-        document = await self._read_layout(packet.fds[0])
         try:
             await asyncio.to_thread(_publish, arena, document, self._hello.identity)
         except BadRequest:
@@ -291,7 +292,7 @@ class Session:
         try:
             require_equal(self._hello.identity, documents.identity_of(arena.layout), whose=f"arena {arena.name}")
         except FlashBootError as error:
-            return error
+            return error.with_traceback(None)  # its frames hold the arena, and the caller's among them would hold it
         return None
 
     async def _ready(self, arena: Arena) -> None:
