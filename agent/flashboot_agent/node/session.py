@@ -206,7 +206,7 @@ class Session:
             raise BadRequest(f"commit carries one descriptor, the layout; got {len(packet.fds)}")
         assert self.seeding is not None
         assert self._hello is not None
-        # Before the arena is in this frame: what `wait_for` raises goes with the collector only, and its frames with it.
+        # Before the arena is in this frame: what `wait_for` raises keeps its frames until the collector runs.
         document = await self._read_layout(packet.fds[0])
         arena = self._node.store.get(self.seeding)
         if arena is None:
