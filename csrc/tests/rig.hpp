@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -149,7 +150,7 @@ class Authority {
 
  private:
   static X509* make(EVP_PKEY* key, EVP_PKEY* signer, X509* issuer, const std::string& basic, const std::string& uri) {
-    static long serial = 1;
+    static std::atomic<long> serial{1};  // tests issue from several threads
     X509* made = X509_new();
     X509_set_version(made, 2);
     ASN1_INTEGER_set(X509_get_serialNumber(made), serial++);
