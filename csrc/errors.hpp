@@ -30,4 +30,14 @@ struct MarksClosed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A file is no sound checkpoint; the message wants the file's name before it.
+struct Malformed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A file ends before what its header speaks of; the message wants the file's name before it.
+struct Truncated : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace flashboot

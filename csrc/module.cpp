@@ -10,4 +10,5 @@ NB_MODULE(_native, module) {
   flashboot::bind_marks(module);
   flashboot::bind_clone(module);
   flashboot::bind_load(module);
+  flashboot::bind_checkpoint(module);
 }

@@ -258,6 +258,60 @@ def bulk_read(
 
     Raises BulkError, BulkCancelled, ValueError for extents that are unsorted, overlap or leave the memory."""
 
+# Checkpoints (csrc/safetensors.hpp, csrc/checkpoint.hpp)
+
+class Malformed(Exception):
+    """No sound header or index; the message is ASCII and wants "FILE: " before it."""
+
+class Truncated(Exception):
+    """The file ends before what its header speaks of; the message wants "FILE " before it."""
+
+class SafetensorsHeader:
+    """A sound header as columns; `text` is all of it, of a file of `file_bytes`.
+
+    Raises Truncated, Malformed; ValueError when the file is too short for the header."""
+
+    def __init__(self, text: Buffer, file_bytes: int) -> None: ...
+    def __len__(self) -> int:
+        """Number of tensors."""
+    @property
+    def data_start(self) -> int:
+        """Offset in the file of the first tensor's first byte."""
+    @property
+    def data_bytes(self) -> int: ...
+    def tensors(self) -> list[tuple[int, int, str, str, tuple[int, ...]]]:
+        """Begin and end (bytes from data_start), name, dtype, shape; in the order of their bytes."""
+
+class WeightMap:
+    """The index of a checkpoint: which tensor is in which file. Raises Malformed."""
+
+    def __init__(self, text: Buffer) -> None: ...
+    @property
+    def files(self) -> list[str]:
+        """Sorted relative paths that stay inside the folder."""
+    def absent(self, file: int, header: SafetensorsHeader) -> str | None:
+        """A tensor (shown for a message) that is placed in this file, and that its header does not have."""
+
+class CheckpointLayout:
+    """The tensors of all headers, in order, each at a multiple of TENSOR_ALIGNMENT bytes."""
+
+    def __init__(self, headers: list[SafetensorsHeader]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def twice(self) -> tuple[str, int, int] | None:
+        """A tensor (shown for a message) that two headers have, and which two."""
+    def extents(self) -> bytes:
+        """For `bulk_read`; the files are numbered as the headers."""
+    def tensors(self) -> list[tuple[str, str, tuple[int, ...], int, int, int, int]]:
+        """Name, dtype, shape, memory offset, bytes, file, file offset."""
+    def at(self, file: int, file_offset: int) -> tuple[str, str, tuple[int, ...], int, int, int, int] | None:
+        """The tensor that has this byte of a file."""
+
+DTYPE_BITS: Final[dict[str, int]]
+"""dtype of safetensors → bits of one element."""
+TENSOR_ALIGNMENT: Final[int]
+
 SERVE_LIMIT: Final[int]
 """MAX_PULL of wire/frames.py, as compiled in; a test compares them."""
 DIGEST_CHUNK: Final[int]

@@ -22,7 +22,7 @@ from flashboot_agent.core.errors import (
 )
 from flashboot_agent.core.safetensors_header import BITS, LENGTH_BYTES, Header, check_header, header_length
 from flashboot_agent.load.image import head, open_image
-from flashboot_agent.load.plan import ALIGNMENT, plan
+from flashboot_agent.load.plan import ALIGNMENT, Plan
 from tests.checkpoints import entry, tensor_file
 from tests.images import image_bytes, manifest_for
 
@@ -120,7 +120,7 @@ def test_a_sound_file_is_accepted_and_laid_out_without_overlap(tensors: list[tup
         end = items[f"t{number}"]["data_offsets"][1]
     header = accepted(tensor_file(items, end))
     assert header is not None
-    laid = plan([("file", header)])
+    laid = Plan([("file", header)])
     at = 0
     for tensor in laid.tensors:
         assert tensor.offset % ALIGNMENT == 0

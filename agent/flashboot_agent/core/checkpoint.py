@@ -7,13 +7,15 @@ may not leave the folder.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NoReturn
 
+from flashboot_agent import _native
 from flashboot_agent.core.errors import (
     CheckpointIndexMissingShard,
     CheckpointMalformed,
@@ -21,18 +23,36 @@ from flashboot_agent.core.errors import (
     CheckpointTruncated,
     FlashBootError,
 )
-from flashboot_agent.core.safetensors_header import (
-    LENGTH_BYTES,
-    MAX_HEADER,
-    Header,
-    check_header,
-    header_length,
-    json_object,
-)
+from flashboot_agent.core.safetensors_header import LENGTH_BYTES, MAX_HEADER, Header, check_header, header_length
 
 CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 _NUMBERED: Final = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A weight file, and the tensors that the index places in it; without an index there are none."""
+
+    path: Path
+    index: _native.WeightMap | None = None
+    number: int = 0
+    """Of the file in the index."""
+
+    def read_header(self, file: BinaryIO) -> Header:
+        """The checked header of this file, open; its descriptor stands behind it then.
+
+        Raises CheckpointMissing, CheckpointMalformed (also when a tensor is not where the index places it),
+        CheckpointTruncated."""
+        header = _read_header(file, self.path)
+        absent = self.index.absent(self.number, header.columns) if self.index else None
+        if absent is not None:
+            raise CheckpointMalformed(f"{self.path} has no tensor {absent}, which {INDEX} places there")
+        return header
+
+    def open(self) -> BinaryIO:
+        """Raises CheckpointMissing (CheckpointIndexMissingShard with an index), CheckpointMalformed."""
+        return open_file(self.path, CheckpointIndexMissingShard if self.index else CheckpointMissing)
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,7 @@ def check_config(folder: Path) -> dict[str, Any]:
 
     Raises CheckpointMissing, CheckpointMalformed."""
     _require_folder(folder)
-    config = json_object(_read(folder / CONFIG, CheckpointMissing), str(folder / CONFIG))
+    config = _json_object(_read(folder / CONFIG, CheckpointMissing), str(folder / CONFIG))
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise CheckpointMalformed(f"{folder / CONFIG}: architectures must be a list with the model's class name")
@@ -62,34 +82,32 @@ def check_weights(folder: Path) -> Weights:
     Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard, CheckpointTruncated."""
     wanted = shards(folder)
     tensors = data_bytes = 0
-    for file, names in wanted.items():
-        with open_file(folder / file, CheckpointIndexMissingShard) as opened:
-            header = read_header(opened, folder / file)
-        require_placed(names, header, folder / file)
-        tensors += len(header.tensors)
+    for shard in wanted:
+        with shard.open() as opened:
+            header = shard.read_header(opened)
+        tensors += len(header)
         data_bytes += header.data_bytes
-    return Weights(tuple(wanted), tensors, data_bytes)
+    return Weights(tuple(str(shard.path.relative_to(folder)) for shard in wanted), tensors, data_bytes)
 
 
-def shards(folder: Path) -> dict[str, frozenset[str]]:
-    """File name, in order → the tensors that the index places in it; none when there is no index.
+def shards(folder: Path) -> list[Shard]:
+    """The weight files: those that the index names, or all *.safetensors; in the order of their names.
 
     Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard."""
     _require_folder(folder)
-    return dict(sorted(_shards(folder).items()))
+    if _exists(folder / INDEX):
+        return _indexed(folder)
+    try:
+        files = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".safetensors"))
+    except OSError as error:
+        raise CheckpointMissing(f"{folder} can't be listed: {error.strerror}") from error
+    if not files:
+        raise CheckpointMissing(f"{folder} has neither {INDEX} nor any *.safetensors file")
+    _require_complete_sets(folder, files)
+    return [Shard(folder / file) for file in files]
 
 
-def require_placed(names: frozenset[str], header: Header, path: Path) -> None:
-    """Raises CheckpointMalformed when the index places a tensor in a file that does not have it."""
-    absent = sorted(names.difference(tensor.name for tensor in header.tensors)) if names else []
-    if absent:
-        raise CheckpointMalformed(f"{path} has no tensor {absent[0]!a}, which {INDEX} places there")
-
-
-def read_header(file: BinaryIO, path: Path) -> Header:
-    """The checked header of an open weight file; its descriptor stands behind it then.
-
-    Raises CheckpointMissing, CheckpointMalformed, CheckpointTruncated."""
+def _read_header(file: BinaryIO, path: Path) -> Header:
     size = os.fstat(file.fileno()).st_size
     try:
         length = header_length(file.read(LENGTH_BYTES), size, str(path))
@@ -117,20 +135,6 @@ def open_file(path: Path, absent: type[FlashBootError] = CheckpointMissing) -> B
     return os.fdopen(fd, "rb")
 
 
-def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """File name → the tensors that the index places in it."""
-    if _exists(folder / INDEX):
-        return _indexed(folder)
-    try:
-        files = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".safetensors"))
-    except OSError as error:
-        raise CheckpointMissing(f"{folder} can't be listed: {error.strerror}") from error
-    if not files:
-        raise CheckpointMissing(f"{folder} has neither {INDEX} nor any *.safetensors file")
-    _require_complete_sets(folder, files)
-    return dict.fromkeys(files, frozenset())
-
-
 def _require_complete_sets(folder: Path, files: list[str]) -> None:
     """Without an index, `model-00002-of-00004.safetensors` says itself how many belong together."""
     sets: dict[tuple[str, int], set[int]] = {}
@@ -144,33 +148,16 @@ def _require_complete_sets(folder: Path, files: list[str]) -> None:
             raise CheckpointIndexMissingShard(f"{folder / name} is not there; {len(numbers)} of {count} files are")
 
 
-def _indexed(folder: Path) -> dict[str, frozenset[str]]:
-    index = folder / INDEX
-    placed = json_object(_read(index, CheckpointMissing), str(index)).get("weight_map")
-    if not isinstance(placed, dict) or not placed:
-        raise CheckpointMalformed(f"{index}: weight_map must be an object of tensor → file, and not be empty")
-    shards: dict[str, set[str]] = {}
-    for tensor, file in placed.items():
-        if not isinstance(file, str) or not _stays_inside(file):
-            raise CheckpointMalformed(
-                f"{index}: tensor {tensor!a} is placed in {file!a}, no file name inside the folder"
-            )
-        shards.setdefault(file, set()).add(tensor)
-    for file in sorted(shards):
-        if not _exists(folder / file):
-            raise CheckpointIndexMissingShard(f"{index} names {file}, which is not there")
-    return {file: frozenset(tensors) for file, tensors in shards.items()}
-
-
-def _stays_inside(file: str) -> bool:
-    """Whether a name from an index is a plain relative path that a file system can have."""
-    path = PurePosixPath(file)
-    if not file or "\0" in file or path.is_absolute() or ".." in path.parts or not path.parts:
-        return False
+def _indexed(folder: Path) -> list[Shard]:
+    path = folder / INDEX
     try:
-        return all(len(part.encode()) <= 255 for part in path.parts) and len(file.encode()) < 4096
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON allows
-        return False
+        index = _native.WeightMap(_read(path, CheckpointMissing))
+    except _native.Malformed as error:
+        raise CheckpointMalformed(f"{path}: {error}") from None
+    for file in index.files:
+        if not _exists(folder / file):
+            raise CheckpointIndexMissingShard(f"{path} names {file}, which is not there")
+    return [Shard(folder / file, index, number) for number, file in enumerate(index.files)]
 
 
 def _read(path: Path, absent: type[FlashBootError]) -> bytes:
@@ -205,3 +192,31 @@ def _require_folder(folder: Path) -> None:
         raise CheckpointMissing(f"{folder} can't be looked at: {error.strerror}") from error
     if not is_folder:
         raise CheckpointMissing(f"{folder} is no folder")
+
+
+def _json_object(text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object without repeated keys and without numbers that JSON does not know.
+
+    Raises CheckpointMalformed."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
+            raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!a} comes twice")
+        return found
+
+    def constant(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no JSON number")
+
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+    except UnicodeDecodeError as error:
+        raise CheckpointMalformed(f"{what} is no UTF-8 at byte {error.start}") from None
+    except ValueError as error:  # also a number with more digits than Python converts
+        raise CheckpointMalformed(f"{what} is no valid JSON: {error}"[:500]) from None
+    except RecursionError:
+        raise CheckpointMalformed(f"{what} is nested too deep") from None
+    if not isinstance(value, dict):
+        raise CheckpointMalformed(f"{what} is {ascii(value)[:80]}, not a JSON object")
+    return value

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashboot_agent import _native
-from flashboot_agent.core.checkpoint import open_file, read_header, require_placed, shards
+from flashboot_agent.core.checkpoint import Shard, shards
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.errors import CheckpointIndexMissingShard, CheckpointMissing, CheckpointTruncated
+from flashboot_agent.core.errors import CheckpointMissing, CheckpointTruncated
 from flashboot_agent.load import cache
-from flashboot_agent.load.plan import Plan, plan
+from flashboot_agent.load.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,14 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
     """Open a folder (by its index, or all *.safetensors in it) or one safetensors file; closed at the end.
 
     Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard, CheckpointTruncated."""
-    if os.path.isdir(path):  # never raises
-        wanted = {path / file: names for file, names in shards(path).items()}
-    else:
-        wanted = {path: frozenset()}
+    wanted = shards(path) if os.path.isdir(path) else [Shard(path)]  # isdir never raises
     with ExitStack() as stack:
         headers, files = [], []
-        for file, names in sorted(wanted.items(), key=lambda item: str(item[0])):
-            opened = stack.enter_context(open_file(file, CheckpointIndexMissingShard if names else CheckpointMissing))
-            header = read_header(opened, file)
-            require_placed(names, header, file)
-            headers.append((str(file), header))
+        for shard in wanted:
+            opened = stack.enter_context(shard.open())
+            headers.append((str(shard.path), shard.read_header(opened)))
             files.append(opened.fileno())
-        yield OpenCheckpoint(plan(headers), files)
+        yield OpenCheckpoint(Plan(headers), files)
 
 
 def load_checkpoint(
