@@ -19,6 +19,8 @@ from flashboot_agent.wire.control import Accepted, Desired, Observed, Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
 
 LONG_POLL_S = 25
+MOST_ANSWER = 64 << 20
+"""Bytes; what an agent with thousands of arenas says has a third of it."""
 JSON = {"Content-Type": "application/json"}
 M = TypeVar("M", bound=BaseModel)
 
@@ -115,16 +117,27 @@ class AgentClient:
             raise AgentError(f"{method} {url}: the operator has no certificate to show yet")
         timeout = httpx.Timeout(wait_s + self._answer_s, connect=self._connect_s)
         names = {"sni_hostname": node}
+        whole = wait_s + self._connect_s + self._answer_s  # httpx's own limits are between two bytes
         try:
-            response = await client.request(
-                method, url, content=body, headers=JSON if body else None, timeout=timeout, extensions=names
-            )
+            async with (
+                asyncio.timeout(whole),
+                client.stream(
+                    method, url, content=body, headers=JSON if body else None, timeout=timeout, extensions=names
+                ) as response,
+            ):
+                content = bytearray()
+                async for part in response.aiter_bytes():
+                    content += part
+                    if len(content) > MOST_ANSWER:
+                        raise AgentError(f"{method} {url}: an answer of more than {MOST_ANSWER} bytes")
+        except TimeoutError:
+            raise AgentError(f"{method} {url}: no whole answer within {whole:.0f} s") from None
         except httpx.HTTPError as error:
             kind = AgentUntrusted if _is_about_trust(error) else AgentError
             raise kind(f"{method} {url}: {type(error).__name__}: {error}") from error
         if response.status_code >= 400:
-            raise AgentRefused(_parsed(Problem, response.content))
-        return response.content
+            raise AgentRefused(_parsed(Problem, bytes(content)))
+        return bytes(content)
 
 
 def _parsed(model: type[M], content: bytes) -> M:
