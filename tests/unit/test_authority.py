@@ -168,10 +168,18 @@ def test_a_certificate_does_not_outlive_its_ca() -> None:
     assert x509.load_pem_x509_certificate(made).not_valid_after_utc == end
 
 
+def twice_constrained() -> bytes:
+    """A CA certificate that has one extension twice: it can be read only until somebody asks for extensions."""
+    der = AUTHORITY.certificates[0].public_bytes(serialization.Encoding.DER)
+    key_identifier, constraints = b"\x06\x03\x55\x1d\x0e", b"\x06\x03\x55\x1d\x13"
+    return x509.load_der_x509_certificate(der.replace(key_identifier, constraints)).public_bytes(PEM)
+
+
 @pytest.mark.parametrize(
     ("certificates", "private", "what"),
     [
         (b"", AUTHORITY.keys, "PEM"),
+        (twice_constrained(), AUTHORITY.keys, "Duplicate"),
         (AUTHORITY.bundle, b"", "none of the keys"),
         (AUTHORITY.bundle, Authority.new(AT).keys, "none of the keys"),
         (AUTHORITY.operator(AT, DAY)[0], AUTHORITY.keys, "is not a CA certificate"),

@@ -66,10 +66,10 @@ class Authority:
         try:
             parsed = sorted(x509.load_pem_x509_certificates(certificates), key=lambda c: c.not_valid_before_utc)
             private = [_ec_key(pem) for pem in _blocks(keys)]
+            for certificate in parsed:
+                _require_ca(certificate)
         except MALFORMED as error:
             raise AuthorityDamaged(str(error)) from error
-        for certificate in parsed:
-            _require_ca(certificate)
         signers = [Signer(c, key) for c in parsed for key in private if c.public_key() == key.public_key()]
         if not signers:
             raise AuthorityDamaged("none of the keys belongs to one of the CA certificates")

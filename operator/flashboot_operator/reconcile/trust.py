@@ -51,11 +51,15 @@ class Trust:
             await self._look()
 
     async def _look(self) -> bool:
+        """False while nothing is known of a CA. One that was taken away stays in use: our own certificate is renewed
+        under it, and so are those of the agents."""
         try:
             authority = await self._store.load(now())
         except (KubeError, AuthorityDamaged) as error:
             log.error("the CA can't be read or kept: %s", error)
-            return False
+            if self._authority is None:
+                return False
+            authority = self._authority
         at = now()
         serial = authority.signer(at).certificate.serial_number
         due = self._own_until is None or at > self._own_until - self._life / 2
