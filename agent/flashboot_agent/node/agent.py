@@ -7,6 +7,7 @@ threads; a round never waits for one.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,8 @@ class Agent:
         self._wake = asyncio.Event()
         self._holder = HolderWatch(self.node, lambda arena: self._background(self._verify(arena)))
         self._dropping: set[str] = set()
+        self._ending = threading.Event()
+        """For work in threads that would go on for long."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -139,6 +142,7 @@ class Agent:
                 if keeper.done():
                     keeper.result()  # a fault of ours: end loudly, the arenas stay with the holder
         finally:
+            self._ending.set()
             for task in (keeper, pulse, stopped):
                 task.cancel()
             watch.close()
@@ -246,7 +250,7 @@ class Agent:
         """After a restart: are the bytes still what the record says? A sealed arena can't change, so this guards
         against a fault of ours."""
         try:
-            right = await asyncio.to_thread(store.verify_all, arena, 1)
+            right = await asyncio.to_thread(store.verify_all, arena, 1, self._ending)
         except (UnknownArena, NotReady):
             return
         if right:

@@ -163,7 +163,7 @@ class Arena:
 
     def deposit(self, memory: DeviceMemory) -> None:
         """Give the holder its handles again. Raises UnknownArena when it goes."""
-        with self.leases.here():
+        with self.pinned():  # not `here`: the holder may take its time, and the event loop looks at the leases
             memory.deposit(self.region)
 
     def export(self, *, writable: bool) -> int:

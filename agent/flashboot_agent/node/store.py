@@ -11,7 +11,7 @@ from typing import Final
 
 from flashboot_agent._native import EgressBucket, Marks
 from flashboot_agent.core import chunks, digest
-from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, InsufficientMemory, UnknownArena
+from flashboot_agent.core.errors import BadRequest, InsufficientMemory, NotReady, UnknownArena
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.base import DeviceMemory, Region
 from flashboot_agent.node.arena import Arena
@@ -95,7 +95,7 @@ class ArenaStore(ArenaCatalog):
     ) -> Arena:
         """Memory for a new arena, all pages present. Waits while one of this name is still being freed.
 
-        Raises InsufficientMemory, NotReady (no holder), BadRequest (it exists), DeadlineExceeded."""
+        Raises InsufficientMemory, NotReady (no holder, or still being freed), BadRequest (it exists)."""
         name = wanted.arena
         self._reserve(name)
         try:
@@ -207,7 +207,7 @@ class ArenaStore(ArenaCatalog):
             while name in self._busy:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise DeadlineExceeded(f"{name} is still being made or freed after {DROP_DEADLINE:.0f} s")
+                    raise NotReady(f"{name} is still being made or freed after {DROP_DEADLINE:.0f} s on this node")
                 self._lock.wait(left)
             if name in self._arenas:
                 raise BadRequest(f"{name} exists already, {self._arenas[name].state}")
@@ -229,10 +229,14 @@ class ArenaStore(ArenaCatalog):
         return f"held are {', '.join(told + more)}" if told else "no arena is held"
 
 
-def verify_all(arena: Arena, threads: int) -> bool:
-    """Compute every digest of a sealed arena anew; True when they are as recorded. Raises UnknownArena when it goes."""
+def verify_all(arena: Arena, threads: int, stop: threading.Event) -> bool:
+    """Compute every digest of a sealed arena anew; True when they are as recorded.
+
+    Raises UnknownArena when it goes, NotReady soon after `stop`."""
     with arena.pinned():
         for offset in range(0, arena.nbytes, 64 << 20):
+            if stop.is_set():
+                raise NotReady(f"{arena.name} was not verified: this agent ends")
             length = min(64 << 20, arena.nbytes - offset)
             first = offset // chunks.DIGEST_CHUNK_BYTES * 8
             with arena.whole() as view, view[offset : offset + length] as part:
