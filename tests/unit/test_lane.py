@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flashboot_agent.core.errors import (
+    CommitRefused,
     DeadlineExceeded,
     FlashBootError,
     InsufficientMemory,
@@ -203,8 +204,9 @@ def test_parents_that_have_nothing_yet_are_waited_for_without_a_word() -> None:
     assert world.accused == []
 
 
-def test_this_nodes_own_trouble_accuses_nobody_and_asks_no_other_parent() -> None:
-    world = World(wanted([A, B]), a=[[InsufficientMemory("full")], [DONE]])
+@pytest.mark.parametrize("trouble", [InsufficientMemory("full"), CommitRefused("sealed"), FlashBootError("a fault")])
+def test_this_nodes_own_trouble_accuses_nobody_and_asks_no_other_parent(trouble: FlashBootError) -> None:
+    world = World(wanted([A, B]), a=[[trouble], [DONE]])
     world.run()
     assert (world.asked, world.accused) == (["a", "a"], [])
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from flashboot_agent._native import MarksClosed
 from flashboot_agent.core.errors import (
     CloneFailed,
+    CommitRefused,
     DeadlineExceeded,
     DigestMismatch,
     FlashBootError,
@@ -234,6 +235,6 @@ def _kind(error: FlashBootError) -> str:
     """Whose failure it was."""
     if isinstance(error, NotReady):
         return "waits"
-    if isinstance(error, InsufficientMemory) or type(error) is FlashBootError:
+    if isinstance(error, InsufficientMemory | CommitRefused) or type(error) is FlashBootError:
         return "node"
     return "parent"

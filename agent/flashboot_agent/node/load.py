@@ -90,7 +90,7 @@ class Load:
         try:
             with self._images.reading(name) as image:
                 self._fill(image)
-        except _native.BulkCancelled:
+        except (_native.BulkCancelled, _native.MarksClosed):  # MarksClosed: it was dropped before it looked
             log.info("load cancelled", arena=name)
         except ImageDamaged as error:
             self._give_up(error)
