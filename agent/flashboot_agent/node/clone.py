@@ -205,6 +205,7 @@ class Clone:
                 arena = self._store.allocate(
                     wanted, meta.nbytes, "clone", lanes=lane_count(meta.nbytes, len(wanted.lanes))
                 )
+                self.orders.require()  # memory may take minutes; who comes after us has it to himself
             if arena.state == "allocated":
                 arena.accusations = self.accusations
                 with arena.pinned():

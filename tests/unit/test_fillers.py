@@ -1,0 +1,109 @@
+"""One arena is filled by one clone or load at a time, whatever takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flashboot_agent.core.digest import chunk_digests, root_digest
+from flashboot_agent.core.identity import digest_of
+from flashboot_agent.node.agent import Agent
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.clone import Clone
+from flashboot_agent.node.orders import Cancelled
+from flashboot_agent.node.settings import Settings
+from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.transport.base import ArenaMeta, Server
+from flashboot_agent.wire import control
+from flashboot_agent.wire.control import Peer, WantedArena
+
+PARENT = Peer(node="a", address="10.0.0.1:9441")
+NBYTES = 4096
+IDENTITY = {"model": "m"}
+META = ArenaMeta(
+    "arena-" + "1" * 32,
+    digest_of(IDENTITY),
+    NBYTES,
+    b'{"identity": {"model": "m"}, "arenaBytes": 4096}',
+    chunk_digests(bytes(NBYTES)),
+    root_digest(chunk_digests(bytes(NBYTES))),
+)
+WANTED = WantedArena(
+    arena=META.arena,
+    namespace="serving",
+    model_replica="m",
+    model_replica_uid="11111111-2222",
+    expected_identity="sha256:" + "0" * 64,
+    role="clone",
+    lanes=[control.Lane(parents=[PARENT])],
+)
+
+
+class SlowStore:
+    """Its memory comes after the clone was cancelled."""
+
+    def __init__(self) -> None:
+        self.clone: Clone | None = None
+
+    def get(self, name: str) -> None:
+        return None
+
+    def allocate(self, *_: Any, **__: Any) -> Arena:
+        assert self.clone is not None
+        self.clone.cancel()
+        return cast(Arena, object())  # whoever touches it is too late
+
+
+def nothing(*_: Any) -> None:
+    """Nobody listens."""
+
+
+def test_memory_that_comes_after_the_clone_was_cancelled_is_not_touched() -> None:
+    store = SlowStore()
+    connect: Callable[..., Any] = nothing
+    clone = store.clone = Clone(
+        WANTED,
+        cast(ArenaStore, store),
+        connect,
+        Settings("n1", "10.0.0.9"),
+        notify=nothing,
+        moved=nothing,
+        done=nothing,
+    )
+    with pytest.raises(Cancelled):
+        clone.arena_for(PARENT, META)
+
+
+class Stuck:
+    """A clone that does not end soon."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.asked = threading.Semaphore(0)
+
+    def cancel(self) -> None:
+        """It is in the middle of something."""
+
+    def join(self, seconds: float) -> bool:
+        self.asked.release()
+        return self.ended.wait(0.01)
+
+
+async def test_no_other_clone_begins_before_a_stuck_one_has_ended(tmp_path: Path) -> None:
+    server: Any = cast(Server, None)
+    agent = Agent(Settings("n1", "10.0.0.9", run=tmp_path), lambda _: [], lambda _: server)
+    stuck = Stuck()
+    agent.node.clones[META.arena] = cast(Clone, stuck)
+    agent._drop(META.arena, None, "no longer wanted")
+    for _ in range(3):
+        assert await asyncio.to_thread(stuck.asked.acquire, timeout=20)
+        assert META.arena in agent._dropping
+    stuck.ended.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*agent._tasks)
+    assert META.arena not in agent._dropping
