@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import digest_of
+from flashboot_agent.node import clone as module
 from flashboot_agent.node.agent import Agent
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import Clone
@@ -77,6 +79,75 @@ def test_memory_that_comes_after_the_clone_was_cancelled_is_not_touched() -> Non
     )
     with pytest.raises(Cancelled):
         clone.arena_for(PARENT, META)
+
+
+class ThreeLanes:
+    """An arena that an earlier process left, and the store that has it."""
+
+    name = META.arena
+    nbytes = NBYTES
+    state = "filling"
+    record = SimpleNamespace(lanes=3, digest=META.digest)
+
+    def get(self, name: str) -> ThreeLanes:
+        return self
+
+
+def of_three_lanes() -> Clone:
+    connect: Callable[..., Any] = nothing
+    store = cast(ArenaStore, ThreeLanes())
+    settings = Settings("n1", "10.0.0.9")
+    return Clone(WANTED, store, connect, settings, notify=nothing, moved=nothing, done=nothing)
+
+
+def test_no_lane_is_started_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lane 1 is at its parent before lane 2 was started."""
+    made: list[int] = []
+    arrived = threading.Event()
+
+    class FakeLane:
+        def __init__(self, number: int, host: Clone, _: Settings) -> None:
+            self.number, self._host = number, host
+            if number == 2 and threading.current_thread() is threading.main_thread():
+                arrived.wait(0.3)
+            made.append(number)
+
+        def run(self) -> None:
+            if self.number == 1:
+                self._host.arena_for(PARENT, META)
+                arrived.set()
+
+    monkeypatch.setattr(module, "Lane", FakeLane)
+    clone = of_three_lanes()
+    clone._fill()
+    assert made == [0, 0, 1, 2]  # the first is from before it began
+
+
+def test_a_lane_without_a_thread_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class FakeLane:
+        def __init__(self, number: int, host: Clone, _: Settings) -> None:
+            self.number, self._host = number, host
+
+        def run(self) -> None:
+            try:
+                self._host.orders.wait_for_news(WANTED, 20)
+            finally:
+                ended.append(self.number)
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "lane-2":
+            raise RuntimeError("can't start new thread")
+        really_start(thread)
+
+    really_start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(module, "Lane", FakeLane)
+    clone = of_three_lanes()
+    with pytest.raises(Cancelled):
+        clone._fill()
+    assert ended == [1]
 
 
 class Stuck:

@@ -146,10 +146,7 @@ class Clone:
         self._began = time.monotonic()
         self._lanes, self._threads = [Lane(0, self, self._settings)], []
         self._stopped = self._anew = False
-        arena = self._store.get(self.wanted.arena)
-        if arena is not None:
-            self._start_lanes(arena)
-        self._run_lane(self._lanes[0])
+        self._run_lane(self._lanes[0], self._store.get(self.wanted.arena))
         for thread in self._threads:
             thread.join()  # all end, since what stops one stops all
         if self._anew:
@@ -157,8 +154,12 @@ class Clone:
         elif self._stopped:
             raise Cancelled
 
-    def _run_lane(self, lane: Lane) -> None:
+    def _run_lane(self, lane: Lane, arena: Arena | None = None) -> None:
+        """`arena`: here already, so that its other lanes begin, too."""
         try:
+            if arena is not None:
+                with self._taking:
+                    self._start_lanes(arena)
             lane.run()
         except Cancelled:
             self._stopped = True
@@ -168,13 +169,13 @@ class Clone:
             log.error("lane broke", exc_info=error, arena=self.wanted.arena, lane=lane.number)
 
     def _start_lanes(self, arena: Arena) -> None:
-        """All but lane 0, which runs already."""
+        """All but lane 0, which runs already, and those that do, too. Under `_taking`, or two could start the same."""
         for number in range(len(self._lanes), arena.record.lanes):
             lane = Lane(number, self, self._settings)
             thread = threading.Thread(target=self._run_lane, args=(lane,), name=f"lane-{number}", daemon=True)
+            thread.start()  # raises RuntimeError when the process may have no more
             self._lanes.append(lane)
             self._threads.append(thread)
-            thread.start()
 
     def _drop(self) -> None:
         try:
