@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "errors.hpp"
@@ -83,7 +82,7 @@ class WeightMap::Parser {
     if (json_.peek() == '"') {
       const std::string_view written = json_.string();
       if (known_ != files_.end() && written == known_->first) {  // as for most tensors
-        return map_.file_of_.push_back(known_->second);
+        return file_of_.push_back(known_->second);
       }
       file = inside(written);
       shows = file ? "" : quoted(written);
@@ -93,7 +92,7 @@ class WeightMap::Parser {
     }
     if (file) {
       known_ = files_.try_emplace(*file, static_cast<std::uint32_t>(files_.size())).first;
-      map_.file_of_.push_back(known_->second);
+      file_of_.push_back(known_->second);
     } else if (fault_.empty()) {
       fault_ = "tensor " + quoted(map_.names_[map_.names_.size() - 1]) + " is placed in " + shows +
                ", no file name inside the folder";
@@ -107,8 +106,9 @@ class WeightMap::Parser {
       sorted[number] = static_cast<std::uint32_t>(map_.files_.size());
       map_.files_.push_back(file);
     }
-    for (std::uint32_t& file : map_.file_of_) {
-      file = sorted[file];
+    map_.placed_.resize(files_.size());
+    for (const NameTable::Slot& slot : map_.names_.sorted()) {
+      map_.placed_[sorted[file_of_[slot.name]]].push_back(slot);
     }
   }
 
@@ -116,19 +116,26 @@ class WeightMap::Parser {
   JsonReader json_;
   std::map<std::string, std::uint32_t, std::less<>> files_;
   std::map<std::string, std::uint32_t, std::less<>>::iterator known_ = files_.end();
+  std::vector<std::uint32_t> file_of_;  // by the names' numbers; files are numbered as they come
   std::string fault_;
 };
 
 WeightMap::WeightMap(std::string_view text) : names_(text.size()) { Parser(*this, text).run(); }
 
 std::optional<std::string> WeightMap::absent(std::size_t file, const SafetensorsHeader& header) const {
-  std::optional<std::string_view> found;
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    if (file_of_[i] == file && !header.names().contains(names_[i]) && (!found || names_[i] < *found)) {
-      found = names_[i];
+  const NameTable& there = header.names();
+  auto at = there.sorted().begin();
+  std::optional<std::string_view> first;
+  for (const NameTable::Slot& slot : placed_.at(file)) {
+    while (at != there.sorted().end() && there.before(*at, names_, slot)) {
+      ++at;
+    }
+    const std::string_view name = names_[slot.name];
+    if ((at == there.sorted().end() || names_.before(slot, there, *at)) && (!first || name < *first)) {
+      first = name;
     }
   }
-  return found ? std::optional(quoted(*found)) : std::nullopt;
+  return first ? std::optional(quoted(*first)) : std::nullopt;
 }
 
 CheckpointLayout::CheckpointLayout(Headers headers) : headers_(std::move(headers)) {
@@ -167,27 +174,27 @@ std::vector<Extent> CheckpointLayout::extents() const {
 
 std::optional<CheckpointLayout::Twice> CheckpointLayout::twice() const {
   struct Seen {
-    std::uint64_t hash;
-    std::size_t file;
-    std::string_view name;
+    NameTable::Slot slot;
+    std::uint32_t file;
+  };
+  const auto names = [this](const Seen& seen) -> const NameTable& { return headers_[seen.file]->names(); };
+  const auto before = [&](const Seen& one, const Seen& other) {
+    return names(one).before(one.slot, names(other), other.slot);
   };
   std::vector<Seen> all;
   all.reserve(count_);
-  for (std::size_t file = 0; file < headers_.size(); ++file) {
-    const NameTable& names = headers_[file]->names();
-    for (const auto& [hash, name] : names.sorted()) {
-      all.push_back({hash, file, names[name]});
+  for (std::uint32_t file = 0; file < headers_.size(); ++file) {
+    for (const NameTable::Slot& slot : headers_[file]->names().sorted()) {
+      all.push_back({slot, file});
     }
   }
-  std::ranges::sort(all, [](const Seen& one, const Seen& other) {
-    return one.hash != other.hash ? one.hash < other.hash : std::tie(one.name, one.file) < std::tie(other.name, other.file);
-  });
-  const auto found = std::ranges::adjacent_find(
-      all, [](const Seen& one, const Seen& other) { return one.hash == other.hash && one.name == other.name; });
+  std::ranges::stable_sort(all, before);  // so that of equal names the one of the first file comes first
+  const auto found =
+      std::ranges::adjacent_find(all, [&](const Seen& one, const Seen& other) { return !before(one, other); });
   if (found == all.end()) {
     return std::nullopt;
   }
-  return Twice{quoted(found->name), found->file, std::next(found)->file};
+  return Twice{quoted(names(*found)[found->slot.name]), found->file, std::next(found)->file};
 }
 
 }  // namespace flashboot

@@ -36,8 +36,8 @@ class WeightMap {
   class Parser;
 
   NameTable names_;
-  std::vector<std::uint32_t> file_of_;  // by the names' numbers
   std::vector<std::string> files_;
+  std::vector<std::vector<NameTable::Slot>> placed_;  // of each file, sorted as in the table
 };
 
 // One tensor in memory.

@@ -82,6 +82,10 @@ std::uint64_t ChunkDigester::finish(Bytes chunk) noexcept {
   return XXH3_64bits(values_.data(), bytes);
 }
 
+void set_table_entry(std::byte* table, std::size_t index, std::uint64_t value) noexcept {
+  store_little_endian(value, table + index * kValueBytes);
+}
+
 std::uint64_t table_entry(Bytes table, std::size_t index) noexcept {
   std::uint64_t value;
   std::memcpy(&value, table.data() + index * kValueBytes, kValueBytes);
@@ -97,7 +101,7 @@ void chunk_digests(Bytes data, std::size_t chunk_bytes, std::size_t threads, std
          i = next.fetch_add(1, std::memory_order_relaxed)) {
       const std::size_t begin = i * chunk_bytes;
       const Bytes chunk = data.subspan(begin, std::min(chunk_bytes, data.size() - begin));
-      store_little_endian(chunk_digest(chunk), out + i * kValueBytes);
+      set_table_entry(out, i, chunk_digest(chunk));
     }
   };
   std::vector<std::jthread> helpers;  // joined on every way out

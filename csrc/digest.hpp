@@ -43,7 +43,8 @@ class ChunkDigester {
   std::array<std::byte, kDigestChunk / kLeafBytes * sizeof(std::uint64_t)> values_;  // little-endian
 };
 
-// The entry of chunk `index` in a digest table.
+// The entry of chunk `index` in a digest table, little-endian there.
+void set_table_entry(std::byte* table, std::size_t index, std::uint64_t value) noexcept;
 [[nodiscard]] std::uint64_t table_entry(Bytes table, std::size_t index) noexcept;
 
 // Writes `chunk_digest` of every `chunk_bytes` of `data` to `out`, 8 bytes little-endian each, with up to `threads`

@@ -20,7 +20,7 @@ JsonReader::JsonReader(std::string_view text, std::string what) : text_(text), w
   }
 }
 
-char JsonReader::peek() noexcept {
+char JsonReader::peek_on() noexcept {
   while (at_ < text_.size()) {
     const char c = text_[at_];
     if (c != ' ' && c != '\n' && c != '\t' && c != '\r') {
@@ -73,11 +73,12 @@ std::string_view JsonReader::string() {
   const std::size_t begin = ++at_;
   const std::size_t close = text_.find('"', begin);
   const std::string_view plain = text_.substr(begin, close == std::string_view::npos ? close : close - begin);
-  bool odd = close == std::string_view::npos;
-  for (const char c : plain) {  // no early end: the compiler looks at many characters at once
-    odd |= static_cast<unsigned char>(c) < 0x20 || c == '\\';
+  unsigned char odd = 0;
+  for (const char c : plain) {  // no early end and no branch: the compiler looks at many characters at once
+    odd |= static_cast<unsigned char>((static_cast<unsigned char>(c) < 0x20) | (c == '\\'));
   }
-  if (!odd) {
+  had_escapes_ = odd != 0 || close == std::string_view::npos;
+  if (!had_escapes_) {
     at_ = close + 1;
     return plain;
   }

@@ -22,7 +22,10 @@ class JsonReader {
   JsonReader(std::string_view text, std::string what);
 
   // The first character of what comes next; 0 at the end.
-  char peek() noexcept;
+  char peek() noexcept {
+    const char c = at_ < text_.size() ? text_[at_] : '\0';
+    return c > ' ' ? c : peek_on();
+  }
   // Where what comes next begins.
   [[nodiscard]] std::size_t mark() noexcept { return peek(), at_; }
   // What was read since then.
@@ -34,6 +37,8 @@ class JsonReader {
   [[nodiscard]] bool another(char close, bool first);
   // A key and its colon; valid until the next string is read.
   [[nodiscard]] std::string_view key();
+  // Whether the last string had escapes.
+  [[nodiscard]] bool had_escapes() const noexcept { return had_escapes_; }
   // A string, escapes resolved; half a surrogate pair has three bytes, which are no UTF-8 (utf8.hpp).
   [[nodiscard]] std::string_view string();
   // A number; its value when it is an integer from 0 to 2^64 - 1. -0 is refused: to other readers it is a float.
@@ -60,6 +65,7 @@ class JsonReader {
   [[noreturn]] void twice(std::string_view key) const;
 
  private:
+  char peek_on() noexcept;
   void word(std::string_view expected);
   void escape();
   std::uint32_t hexadecimal();
@@ -70,6 +76,7 @@ class JsonReader {
   std::size_t at_ = 0;
   int depth_ = 0;
   std::string decoded_;
+  bool had_escapes_ = false;
 };
 
 }  // namespace flashboot

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
 
 #include "digest.hpp"
 
@@ -28,11 +29,8 @@ std::optional<std::size_t> NameTable::seal() {
     sorted_.push_back({hash_of((*this)[i]), i});
   }
   std::ranges::sort(sorted_, [this](const Slot& one, const Slot& other) {
-    if (one.hash != other.hash) {
-      return one.hash < other.hash;
-    }
-    const int order = (*this)[one.name].compare((*this)[other.name]);
-    return order != 0 ? order < 0 : one.name < other.name;
+    return one.hash != other.hash ? one.hash < other.hash
+                                  : std::tuple((*this)[one.name], one.name) < std::tuple((*this)[other.name], other.name);
   });
   std::optional<std::size_t> twice;
   for (std::size_t i = 1; i < sorted_.size(); ++i) {
@@ -42,15 +40,6 @@ std::optional<std::size_t> NameTable::seal() {
     }
   }
   return twice;
-}
-
-bool NameTable::contains(std::string_view name) const {
-  const std::uint64_t hash = hash_of(name);
-  const auto found = std::lower_bound(
-      sorted_.begin(), sorted_.end(), name, [&](const Slot& slot, std::string_view wanted) {
-        return slot.hash != hash ? slot.hash < hash : (*this)[slot.name] < wanted;
-      });
-  return found != sorted_.end() && found->hash == hash && (*this)[found->name] == name;
 }
 
 }  // namespace flashboot

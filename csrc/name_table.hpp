@@ -29,10 +29,12 @@ class NameTable {
 
   // After the last name. Returns the number of a name that was there before, the lowest; none when all differ.
   [[nodiscard]] std::optional<std::size_t> seal();
-  // Of a sealed table.
-  [[nodiscard]] bool contains(std::string_view name) const;
-  // By hash, then name.
+  // Of a sealed table, by hash, then name.
   [[nodiscard]] const std::vector<Slot>& sorted() const noexcept { return sorted_; }
+  // Whether the name of `slot` comes before that of `other_slot` in a table that is sorted like ours.
+  [[nodiscard]] bool before(const Slot& slot, const NameTable& other, const Slot& other_slot) const noexcept {
+    return slot.hash != other_slot.hash ? slot.hash < other_slot.hash : (*this)[slot.name] < other[other_slot.name];
+  }
 
  private:
   struct Place {

@@ -46,7 +46,7 @@ class SafetensorsHeader::Parser {
         metadata();
       } else {
         header_.names_.add(name);
-        tensor();
+        tensor(json_.had_escapes());
       }
     }
     json_.end();
@@ -88,13 +88,16 @@ class SafetensorsHeader::Parser {
   }
 
   // The entry of the name that was read last.
-  void tensor() {
+  void tensor(bool odd_name) {
     if (json_.peek() != '{') {
       json_.skip();
       return refuse("its entry is no object");
     }
     const std::size_t shape = header_.sizes_.size();
     const Entry entry = read_entry();
+    if (odd_name && first_not_utf8(header_.names_[last_name()])) {  // half a surrogate pair, written as an escape
+      return refuse("its name is no Unicode text");
+    }
     const std::string why = wrong_with(entry);
     if (!why.empty()) {
       return refuse(why);
@@ -165,10 +168,7 @@ class SafetensorsHeader::Parser {
   }
 
   // Empty when it is sound.
-  [[nodiscard]] std::string wrong_with(const Entry& entry) const {
-    if (first_not_utf8(header_.names_[last_name()])) {
-      return "its name is no Unicode text";  // half a surrogate pair, written as an escape
-    }
+  [[nodiscard]] static std::string wrong_with(const Entry& entry) {
     if (!entry.unknown_key.empty()) {
       return "unknown key " + entry.unknown_key;
     }

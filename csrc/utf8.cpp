@@ -2,13 +2,13 @@
 
 #include <array>
 #include <cstdio>
-#include <cstring>
 
 namespace flashboot {
 namespace {
 
 constexpr std::size_t kBrief = 80;
-constexpr std::uint64_t kHighBits = 0x8080808080808080;
+// Bytes that are looked at together.
+constexpr std::size_t kBlock = 32;
 
 struct Character {
   std::uint32_t code;
@@ -36,6 +36,14 @@ Character character(std::string_view text, std::size_t at, bool halves) noexcept
   constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
   const bool half = code >= 0xd800 && code < 0xe000;
   return code < kLeast[bytes] || code > 0x10ffff || (half && !halves) ? Character{0, 0} : Character{code, bytes};
+}
+
+bool is_ascii(std::string_view block) noexcept {
+  unsigned char bits = 0;
+  for (std::size_t i = 0; i < kBlock; ++i) {
+    bits |= static_cast<unsigned char>(block[i]);
+  }
+  return bits < 0x80;
 }
 
 // Of ASCII only: what does not print, and what is beyond it, is escaped.
@@ -70,13 +78,9 @@ std::string shortened(std::string text) {
 std::optional<std::size_t> first_not_utf8(std::string_view text) noexcept {
   std::size_t at = 0;
   while (at < text.size()) {
-    std::uint64_t word = 0;
-    if (text.size() - at >= sizeof word) {
-      std::memcpy(&word, text.data() + at, sizeof word);
-      if ((word & kHighBits) == 0) {
-        at += sizeof word;
-        continue;
-      }
+    if (text.size() - at >= kBlock && is_ascii(text.substr(at, kBlock))) {
+      at += kBlock;
+      continue;
     }
     const Character found = character(text, at, false);
     if (found.bytes == 0) {
