@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import NotReady
+from flashboot_agent.holder.client import HolderStats
 from flashboot_agent.memory import memfd
-from flashboot_agent.memory.host import HostMemoryBackend, Kept
+from flashboot_agent.memory.host import HostMemoryBackend, HostRegion, Kept
 from flashboot_agent.memory.memfd import Pages
 from flashboot_agent.node import store as module
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
+from flashboot_agent.node.holder_watch import HolderWatch
+from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore, verify_all
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.control import WantedArena
@@ -75,8 +81,8 @@ def store(holder: SlowHolder) -> Iterator[ArenaStore]:
     made.drop(WANTED.arena, "the test is over")
 
 
-def sealed(store: ArenaStore) -> Arena:
-    arena = store.allocate(WANTED, NBYTES, "seed")
+def sealed(store: ArenaStore, wanted: WantedArena = WANTED) -> Arena:
+    arena = store.allocate(wanted, NBYTES, "seed")
     digests = chunk_digests(bytes(NBYTES))
     arena.region.seal()
     arena.publish_seed(ArenaMeta(arena.name, IDENTITY, NBYTES, b"layout", digests, root_digest(digests)))
@@ -121,3 +127,65 @@ def test_verifying_ends_with_the_agent(store: ArenaStore) -> None:
     stop.set()
     with pytest.raises(NotReady, match="this agent ends"):
         verify_all(arena, 1, stop)
+
+
+class Restarting:
+    """Keeps two arenas; dies once it has given one of them away, and comes back with nothing or with both."""
+
+    instance = "first"
+
+    def __init__(self, kept: dict[str, Kept], *, forgets: bool) -> None:
+        self.kept, self.forgets = kept, forgets
+        self.given: list[Kept] = []
+
+    def create(self, arena: str, nbytes: int, pages: Pages) -> Kept:
+        raise AssertionError(arena)
+
+    def get(self, arena: str) -> Kept | None:
+        if self.instance == "first" and self.given:
+            self.instance = "second"
+            self.kept = {} if self.forgets else self.kept
+            raise NotReady("it died")
+        kept = self.kept[arena]
+        self.given.append(Kept(os.dup(kept.data), os.dup(kept.record), kept.nbytes))
+        return self.given[-1]
+
+    def drop(self, arena: str) -> None:
+        self.kept.pop(arena, None)
+
+    def put(self, arena: str, nbytes: int, data: int, record: int) -> None:
+        self.kept.setdefault(arena, Kept(data, record, nbytes))
+
+    def inventory(self) -> dict[str, int]:
+        return {arena: kept.nbytes for arena, kept in self.kept.items()}
+
+    def stats(self) -> HolderStats:
+        return HolderStats(self.instance, 1 << 30, 0, len(self.kept))
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_a_holder_that_dies_during_the_recovery_costs_neither_arenas_nor_descriptors(
+    forgets: bool, holder: SlowHolder
+) -> None:
+    holder.let.set()
+    earlier = ArenaStore(HostMemoryBackend(holder), Board())
+    kept: dict[str, Kept] = {}
+    for digit in "12":
+        arena = sealed(earlier, WANTED.model_copy(update={"arena": "arena-" + digit * 32}))
+        region = arena.region
+        assert isinstance(region, HostRegion)
+        kept[arena.name] = Kept(region.fd, region.record, region.nbytes)
+    restarting = Restarting(dict(kept), forgets=forgets)
+    store = ArenaStore(HostMemoryBackend(restarting), Board())
+    node = SimpleNamespace(holder=restarting, store=store, stats=None, board=Board())
+    found: list[Arena] = []
+    watch = HolderWatch(cast(NodeState, node), found.append)
+    with pytest.raises(NotReady):
+        await watch._look()
+    await watch._look()
+    names = sorted(kept)[: 1 if forgets else 2]
+    assert sorted(arena.name for arena in found) == sorted(restarting.kept) == names
+    assert len(restarting.given) == len(names), "each was taken once"
+    for store_, all_ in ((store, names), (earlier, sorted(kept))):
+        for name in all_:
+            store_.drop(name, "the test is over")

@@ -44,7 +44,10 @@ class HolderWatch:
         node = self._node
         stats = await asyncio.to_thread(node.holder.stats)
         if not self.recovered:
+            before = node.store.all()  # from a try that the holder did not live through
             await asyncio.to_thread(node.store.recover)
+            if before:
+                await asyncio.to_thread(node.store.deposit_all)
             self.recovered = True
             for arena in node.store.all():
                 if arena.state == "sealed":

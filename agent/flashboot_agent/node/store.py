@@ -144,8 +144,12 @@ class ArenaStore(ArenaCatalog):
         log.info("arena dropped", arena=name, why=why, readers_let_go=quiet)
 
     def recover(self) -> None:
-        """After a start: take what the holder kept, as far as its record can be believed. Raises NotReady."""
+        """After a start: take what the holder kept, as far as its record can be believed.
+
+        Raises NotReady; called again, it goes on."""
         for name in self._memory.inventory():
+            if self.get(name) is not None:
+                continue
             region = self._memory.adopt(name)
             if region is None:
                 continue
