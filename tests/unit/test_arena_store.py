@@ -179,7 +179,7 @@ async def test_a_holder_that_dies_during_the_recovery_costs_neither_arenas_nor_d
     store = ArenaStore(HostMemoryBackend(restarting), Board())
     node = SimpleNamespace(holder=restarting, store=store, stats=None, board=Board())
     found: list[Arena] = []
-    watch = HolderWatch(cast(NodeState, node), found.append)
+    watch = HolderWatch(cast(NodeState, node), lambda: None, found.append)
     with pytest.raises(NotReady):
         await watch._look()
     await watch._look()

@@ -90,7 +90,7 @@ class Agent:
         self._metrics = Metrics(self.node)
         self._loads = Loads(self.node, self._metrics.loaded)
         self._wake = asyncio.Event()
-        self._holder = HolderWatch(self.node, lambda arena: self._background(self._verify(arena)))
+        self._holder = HolderWatch(self.node, self._loads.open, lambda arena: self._background(self._verify(arena)))
         self._dropping: set[str] = set()
         self._ending = threading.Event()
         """For work in threads that would go on for long."""

@@ -16,9 +16,11 @@ log = Log(__name__)
 class HolderWatch:
     """One task, `run`."""
 
-    def __init__(self, node: NodeState, found: Callable[[Arena], None]) -> None:
-        """`found` is called for each sealed arena that an earlier process left."""
+    def __init__(self, node: NodeState, prepare: Callable[[], None], found: Callable[[Arena], None]) -> None:
+        """`prepare` is called from a thread before anything is taken back, again when that failed; `found` for each
+        sealed arena that an earlier process left."""
         self._node = node
+        self._prepare = prepare
         self._found = found
         self.recovered = False
         """What an earlier process left is in the store."""
@@ -44,6 +46,7 @@ class HolderWatch:
         node = self._node
         stats = await asyncio.to_thread(node.holder.stats)
         if not self.recovered:
+            await asyncio.to_thread(self._prepare)
             before = node.store.all()  # from a try that the holder did not live through
             await asyncio.to_thread(node.store.recover)
             if before:

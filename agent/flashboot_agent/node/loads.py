@@ -24,14 +24,15 @@ class Loads:
     def __init__(self, node: NodeState, done: Callable[[LoadDone], None]) -> None:
         self._node = node
         self._done = done
-        self.opened = False
+        self._opened = False
         self._writer = ImageWriter(node.images, node.settings.images_bytes_per_second)
 
     def open(self) -> None:
-        """Learn which images are there, before anybody is told what to do. Blocking."""
-        self._node.images.open()
-        self._writer.start()
-        self.opened = True
+        """Learn which images are there, before anybody is told what to do. Blocking; idempotent."""
+        if not self._opened:
+            self._node.images.open()
+            self._writer.start()
+            self._opened = True
 
     def round(self, users: Container[str], dropping: Container[str]) -> set[str]:
         """Start and forget loads; the names of the arenas that are, or shall be, filled from an image."""
