@@ -20,7 +20,7 @@ from collections import deque
 from typing import Final, Literal
 
 from flashboot_agent._native import MarksClosed, chunk_digest
-from flashboot_agent.core.digest import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import BadRequest, ParentUnreachable, TornFrame
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink, Transport
 from flashboot_agent.transport.channel import Channel
