@@ -230,6 +230,10 @@ HEADER_OF_4_GIB = struct.pack("<4sBBHI", b"FBCH", frames.VERSION, 2, 0, 2**32 - 
         (b"FBCH", ParentUnreachable, "ended after 4 of 12 bytes"),
         (b"", ParentUnreachable, "ended the connection"),
         (encode(Trouble(Problem(reason="NotReady", message="later"))), NotReady, "parent-1 .*later"),
+        # Of such reasons a lane makes its own node's trouble, and asks no other parent.
+        (encode(Trouble(Problem(reason="InsufficientMemory", message="no"))), ParentUnreachable, "InsufficientMemory"),
+        (encode(Trouble(Problem(reason="CommitRefused", message="no"))), ParentUnreachable, "parent-1 .*no"),
+        (encode(Trouble(Problem(reason="Internal", message="no"))), ParentUnreachable, "parent-1 .*no"),
     ],
 )
 def test_a_bad_answer_to_the_request_for_metadata(answer: bytes, error: type[Exception], message: str) -> None:

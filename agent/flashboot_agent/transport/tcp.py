@@ -16,7 +16,15 @@ from typing import Final
 from flashboot_agent._native import LanePuller
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.digest import root_digest
-from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, ParentUnreachable, TornFrame, from_problem
+from flashboot_agent.core.errors import (
+    CommitRefused,
+    DeadlineExceeded,
+    FlashBootError,
+    InsufficientMemory,
+    ParentUnreachable,
+    TornFrame,
+    from_problem,
+)
 from flashboot_agent.transport import address
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink, Transport
 from flashboot_agent.transport.channel import Channel, stream_errors
@@ -134,9 +142,13 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
 
 
 def told(channel: Channel, problem: Problem, what: str) -> FlashBootError:
-    """What a parent's trouble stands for, with its name in the message."""
+    """What a parent's trouble stands for, with its name in the message.
+
+    Never a trouble of this node, whatever it says: over such a one no other parent would be asked (node/lane.py)."""
     said = f"{channel.peer}, {what}: {problem.message}"[:4096]
-    return from_problem(problem.model_copy(update={"message": said}))
+    error = from_problem(problem.model_copy(update={"message": said}))
+    ours = isinstance(error, InsufficientMemory | CommitRefused) or type(error) is FlashBootError
+    return ParentUnreachable(f"{said} ({problem.reason})") if ours else error
 
 
 class TcpPull(Pull):
