@@ -17,6 +17,7 @@ import pytest
 
 from flashboot_agent._native import SERVE_LIMIT
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import (
     DeadlineExceeded,
     FlashBootError,
@@ -214,6 +215,7 @@ def good_meta(arena: MemoryArena) -> bytes:
         digest_chunk_bytes=DIGEST_CHUNK_BYTES,
         digests_bytes=len(meta.chunk_digests),
         layout_bytes=len(meta.layout),
+        layout_digest=document_digest(meta.layout),
     )
     return encode(head) + meta.chunk_digests + meta.layout
 
@@ -248,6 +250,16 @@ def test_a_digest_table_with_another_root_is_refused(arena: MemoryArena) -> None
     damaged[-len(arena.meta.layout) - 1] ^= 1
     parent = ScriptedParent(lambda child: child.sendall(damaged))
     with pytest.raises(TornFrame, match="root"):
+        pull_from(parent.address)
+    parent.join(20)
+
+
+def test_a_layout_with_a_flipped_bit_is_refused(arena: MemoryArena) -> None:
+    """Its digits say where each tensor lies: the bytes could be right, and the weights wrong."""
+    damaged = bytearray(good_meta(arena))
+    damaged[-1] ^= 1
+    parent = ScriptedParent(lambda child: child.sendall(damaged))
+    with pytest.raises(TornFrame, match=r"the layout document of arena-1+ differs"):
         pull_from(parent.address)
     parent.join(20)
 

@@ -40,6 +40,7 @@ def metas(draw: st.DrawFn) -> MetaReply:
         digest_chunk_bytes=chunk,
         digests_bytes=8 * -(-nbytes // chunk),
         layout_bytes=draw(st.integers(0, 64 << 20)),
+        layout_digest=draw(digests),
     )
 
 
@@ -164,6 +165,7 @@ def test_a_digest_table_of_a_wrong_length_is_refused_before_it_is_read() -> None
         digest_chunk_bytes=1 << 20,
         digests_bytes=40,
         layout_bytes=3,
+        layout_digest="sha256:" + "0" * 64,
     )
     good = encode(reply)
     assert parse(good)[0] == [reply]

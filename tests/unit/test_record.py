@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashboot_agent.core.digest import chunk_digests, root_digest
+from flashboot_agent.core.digest import chunk_digests, document_digest, root_digest
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import record
 from flashboot_agent.node.record import (
@@ -21,7 +21,6 @@ from flashboot_agent.node.record import (
     ArenaRecord,
     RecordDamaged,
     RecordFile,
-    document_digest,
 )
 from flashboot_agent.wire.base import now
 

@@ -16,13 +16,14 @@ from datetime import datetime
 from typing import Final
 
 from flashboot_agent._native import EgressBucket
+from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import NotReady
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
 from flashboot_agent.node.feeds import Feeds
 from flashboot_agent.node.leases import Leases
-from flashboot_agent.node.record import ArenaRecord, RecordFile, document_digest
+from flashboot_agent.node.record import ArenaRecord, RecordFile
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import Accusation, ArenaState

@@ -111,7 +111,7 @@ class RecordFile:
         """Layout and chunk digests, checked against the header. Raises RecordDamaged."""
         layout = os.pread(self._fd, record.layout_bytes, DOCUMENTS)
         digests = os.pread(self._fd, record.digests_bytes, DOCUMENTS + record.layout_bytes)
-        if document_digest(layout) != record.layout_digest:
+        if digest.document_digest(layout) != record.layout_digest:
             raise RecordDamaged("the layout document differs from its digest")
         if len(digests) != 8 * chunks.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
             raise RecordDamaged("the chunk digests differ from the root digest")
@@ -131,10 +131,6 @@ class RecordFile:
             return 0, b""
         text = os.pread(self._fd, length, offset + HEAD.size)
         return (generation, text) if _checksum(generation, text) == checksum else (0, b"")
-
-
-def document_digest(document: bytes) -> str:
-    return "sha256:" + hashlib.sha256(document).hexdigest()
 
 
 def _checksum(generation: int, text: bytes) -> bytes:

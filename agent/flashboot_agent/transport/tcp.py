@@ -15,7 +15,7 @@ from typing import Final
 
 from flashboot_agent._native import LanePuller
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.digest import root_digest
+from flashboot_agent.core.digest import document_digest, root_digest
 from flashboot_agent.core.errors import (
     CommitRefused,
     DeadlineExceeded,
@@ -131,6 +131,8 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         raise TornFrame(
             f"{channel.peer}: the digest table of {arena} has root {root_digest(table)}, not {reply.digest}"
         )
+    if document_digest(layout) != reply.layout_digest:
+        raise TornFrame(f"{channel.peer}: the layout document of {arena} differs from its digest {reply.layout_digest}")
     return ArenaMeta(
         arena=arena,
         identity=reply.identity,

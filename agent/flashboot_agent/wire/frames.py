@@ -79,6 +79,8 @@ class MetaReply(WireModel):
     digest_chunk_bytes: Annotated[int, Field(ge=4096, le=1 << 30, multiple_of=4096)]
     digests_bytes: Annotated[int, Field(ge=8, le=MAX_DIGESTS)]
     layout_bytes: Annotated[int, Field(ge=0, le=MAX_LAYOUT)]
+    layout_digest: Digest
+    """Of the document: a flipped bit in it would send right bytes to the wrong tensors."""
 
     @model_validator(mode="after")
     def _table_fits_arena(self) -> MetaReply:
