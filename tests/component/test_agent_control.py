@@ -137,7 +137,7 @@ def test_missing_settings_are_named() -> None:
         Settings.from_env({})
     given = {"FLASHBOOT_NODE_NAME": "n", "FLASHBOOT_POD_IP": "1.2.3.4"}
     assert Settings.from_env(given).tls == "mutual"
-    with pytest.raises(ValueError, match="FLASHBOOT_HTTP_PORT is not a port: 'x'"):
+    with pytest.raises(ValueError, match="FLASHBOOT_HTTP_PORT is 'x'; a whole number from 0 to 65535"):
         Settings.from_env({**given, "FLASHBOOT_HTTP_PORT": "x"})
     with pytest.raises(ValueError, match="FLASHBOOT_TLS is neither mutual nor off: 'on'"):
         Settings.from_env({**given, "FLASHBOOT_TLS": "on"})

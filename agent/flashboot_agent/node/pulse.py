@@ -14,7 +14,7 @@ PULSE_SECONDS: Final = 0.1
 
 async def tell_moves(store: ArenaStore, board: Board) -> None:
     """Until cancelled."""
-    seen = -1
+    seen = 0
     while True:
         generation = sum(arena.marks.generation for arena in store.all())
         if generation != seen:
