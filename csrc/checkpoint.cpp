@@ -127,11 +127,12 @@ std::optional<std::string> WeightMap::absent(std::size_t file, const Safetensors
   auto at = there.sorted().begin();
   std::optional<std::string_view> first;
   for (const NameTable::Slot& slot : placed_.at(file)) {
-    while (at != there.sorted().end() && there.before(*at, names_, slot)) {
+    int order = 1;
+    while (at != there.sorted().end() && (order = there.compare(*at, names_, slot)) < 0) {
       ++at;
     }
     const std::string_view name = names_[slot.name];
-    if ((at == there.sorted().end() || names_.before(slot, there, *at)) && (!first || name < *first)) {
+    if ((at == there.sorted().end() || order > 0) && (!first || name < *first)) {
       first = name;
     }
   }
@@ -179,7 +180,7 @@ std::optional<CheckpointLayout::Twice> CheckpointLayout::twice() const {
   };
   const auto names = [this](const Seen& seen) -> const NameTable& { return headers_[seen.file]->names(); };
   const auto before = [&](const Seen& one, const Seen& other) {
-    return names(one).before(one.slot, names(other), other.slot);
+    return names(one).compare(one.slot, names(other), other.slot) < 0;
   };
   std::vector<Seen> all;
   all.reserve(count_);

@@ -1,7 +1,7 @@
 // Several weight files as one checkpoint: what an index places where, and where the tensors go in memory.
 //
-// What always holds: the same headers give the same layout; tensors lie in the order of the files and, inside a file, of
-// its bytes, so that one system call reads many of them; each begins at a multiple of kTensorAlignment.
+// What always holds: the same headers give the same layout; tensors lie in the order of the files and, inside a file,
+// of its bytes, so that one system call reads many of them; each begins at a multiple of kTensorAlignment.
 #pragma once
 
 #include <cstddef>

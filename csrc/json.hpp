@@ -1,8 +1,8 @@
 // A strict reader of JSON for files that may hold anything: the headers of weight files, and their index.
 //
 // What always holds: the whole text is UTF-8 before anything of it is read; every call either reads a value that JSON
-// allows or throws Malformed with the byte at which it does not; nothing of the text is copied but strings with escapes;
-// no text makes the stack deeper than kMaxDepth values.
+// allows or throws Malformed with the byte at which it does not; only strings with escapes are copied; no text makes
+// the stack deeper than kMaxDepth values.
 #pragma once
 
 #include <cstddef>

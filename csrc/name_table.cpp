@@ -29,8 +29,8 @@ std::optional<std::size_t> NameTable::seal() {
     sorted_.push_back({hash_of((*this)[i]), i});
   }
   std::ranges::sort(sorted_, [this](const Slot& one, const Slot& other) {
-    return one.hash != other.hash ? one.hash < other.hash
-                                  : std::tuple((*this)[one.name], one.name) < std::tuple((*this)[other.name], other.name);
+    const auto name = [this](const Slot& slot) { return std::tuple((*this)[slot.name], slot.name); };
+    return one.hash != other.hash ? one.hash < other.hash : name(one) < name(other);
   });
   std::optional<std::size_t> twice;
   for (std::size_t i = 1; i < sorted_.size(); ++i) {

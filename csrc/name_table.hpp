@@ -31,9 +31,10 @@ class NameTable {
   [[nodiscard]] std::optional<std::size_t> seal();
   // Of a sealed table, by hash, then name.
   [[nodiscard]] const std::vector<Slot>& sorted() const noexcept { return sorted_; }
-  // Whether the name of `slot` comes before that of `other_slot` in a table that is sorted like ours.
-  [[nodiscard]] bool before(const Slot& slot, const NameTable& other, const Slot& other_slot) const noexcept {
-    return slot.hash != other_slot.hash ? slot.hash < other_slot.hash : (*this)[slot.name] < other[other_slot.name];
+  // Whether the name of `slot` comes before (< 0) that of `other_slot` in the order of `sorted`, or is the same (0).
+  [[nodiscard]] int compare(const Slot& slot, const NameTable& other, const Slot& other_slot) const noexcept {
+    return slot.hash != other_slot.hash ? (slot.hash < other_slot.hash ? -1 : 1)
+                                        : (*this)[slot.name].compare(other[other_slot.name]);
   }
 
  private:

@@ -78,8 +78,8 @@ TEST(Safetensors, WhatIsNoUtf8IsToldWithItsByte) {
     EXPECT_EQ(wrong_with(filled), "the header is no UTF-8 at byte 42");
     EXPECT_EQ(wrong_with("{}" + bytes), "the header is no UTF-8 at byte 2");
   }
-  EXPECT_EQ(wrong_with("{" + entry("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf", 0, 1) +
-                           "}", 1), "");
+  const std::string last_ones = "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf";
+  EXPECT_EQ(wrong_with("{" + entry(last_ones, 0, 1) + "}", 1), "");
 }
 
 TEST(Safetensors, NamesAreWhatTheirEscapesSay) {
@@ -103,7 +103,8 @@ TEST(Safetensors, SizesAreExact) {
   const auto shaped = [](const std::string& shape, const std::string& offsets, std::uint64_t data = 0) {
     return wrong_with(R"({"a":{"dtype":"U8","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}", data);
   };
-  EXPECT_EQ(shaped("[18446744073709551615,0]", "[0,0]"), "tensor 'a': shape [18446744073709551615,0] is beyond 64 bits");
+  EXPECT_EQ(shaped("[9223372036854775808,3,0]", "[0,0]"),
+            "tensor 'a': shape [9223372036854775808,3,0] is beyond 64 bits");
   EXPECT_EQ(shaped("[0,18446744073709551615]", "[0,0]"), "");
   for (const std::string none : {"[18446744073709551616]", "[-1]", "[1.0]", "[1e0]", "[true]", "[[1]]", "{}", "null"}) {
     EXPECT_EQ(shaped(none, "[0,1]", 1), "tensor 'a': shape " + none + " is no list of sizes");
