@@ -139,16 +139,28 @@ def test_two_requests_are_in_flight(proxy: ChunkProxy) -> None:
     assert 2 < proxy.most_unanswered <= 5
 
 
+STALLING = """
+import sys
+from tests.component.proxy import ChunkProxy
+proxy = ChunkProxy(sys.argv[1])
+proxy.inject("stall", int(sys.argv[2]))
+print(proxy.address, flush=True)
+proxy.wait_for("stall", 60)
+print("stalled", flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_killed_parent_process_ends_the_stream(proxy: ChunkProxy) -> None:
     """The proxy as a process of its own stands for the parent: kill -9 while it holds a frame half sent."""
-    command = [sys.executable, "tests/component/proxy.py", "--target", proxy.address, "--stall", str(MIB + 3)]
+    command = [sys.executable, "-c", STALLING, proxy.address, str(MIB + 3)]
     paths = os.pathsep.join(path for path in sys.path if path)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     ) as process:
         try:
             assert process.stdout is not None
-            address = process.stdout.readline().split('"')[3]
+            address = process.stdout.readline().strip()
             failures: list[FlashBootError] = []
 
             def run() -> None:
@@ -159,7 +171,7 @@ def test_a_killed_parent_process_ends_the_stream(proxy: ChunkProxy) -> None:
 
             thread = threading.Thread(target=run)
             thread.start()
-            assert "stall" in process.stdout.readline()
+            assert process.stdout.readline() == "stalled\n"
             process.send_signal(signal.SIGKILL)
             thread.join(30)
             assert [type(failure) for failure in failures] == [ParentUnreachable]
