@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -109,6 +110,22 @@ def test_a_damaged_image_is_gone_and_told_until_there_is_a_new_one(tmp_path: Pat
         pass
     images.add(first, SIZE)
     assert images.problem(A) is None
+
+
+def test_a_process_without_descriptors_damages_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be removed, and terabytes loaded or cloned again."""
+    put(tmp_path, A)
+    images = opened(tmp_path)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(OSError, match="Too many open files"), images.reading(A):
+            pass
+    with images.reading(A) as image:
+        assert image.manifest.arena == A
 
 
 def test_an_image_that_somebody_took_away_is_damaged(tmp_path: Path) -> None:

@@ -92,14 +92,21 @@ def image_size(manifest: Manifest, layout: bytes, digests: bytes) -> int:
     return data_offset(len(manifest.to_json()) + len(layout) + len(digests)) + manifest.bytes
 
 
+NOT_THE_IMAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of this process or node."""
+
+
 @contextmanager
 def open_image(path: Path) -> Iterator[Image]:
     """Open an image and check its header and documents; the file is closed at the end.
 
-    Raises ImageDamaged, with what is wrong and where; FileNotFoundError when there is none."""
+    Raises ImageDamaged, with what is wrong and where; FileNotFoundError when there is none; OSError (one of
+    NOT_THE_IMAGE) when this process may open no more files, which says nothing about the image."""
     try:
         file = open_file(path)
     except FlashBootError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in NOT_THE_IMAGE:
+            raise error.__cause__ from None
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         raise ImageDamaged(str(error)) from error

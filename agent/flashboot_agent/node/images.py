@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from flashboot_agent.core.errors import ImageDamaged, UnknownArena
-from flashboot_agent.load.image import Image, Manifest, open_image
+from flashboot_agent.load.image import NOT_THE_IMAGE, Image, Manifest, open_image
 from flashboot_agent.load.image_write import clean
 from flashboot_agent.logs import Log
 from flashboot_agent.wire.control import Problem
@@ -94,7 +94,7 @@ class ImageStore:
     def reading(self, arena: str) -> Iterator[Image]:
         """The open image, which stays while it is read and counts as used now.
 
-        Raises UnknownArena when there is none, ImageDamaged (call `damaged` then)."""
+        Raises UnknownArena when there is none, ImageDamaged (call `damaged` then), OSError that is this node's."""
         with self._lock:
             if arena not in self._kept:
                 raise UnknownArena(f"no image of {arena} is on this node")
@@ -105,6 +105,8 @@ class ImageStore:
                     os.utime(self.path(arena))
                     image = stack.enter_context(open_image(self.path(arena)))
                 except OSError as error:
+                    if error.errno in NOT_THE_IMAGE:
+                        raise
                     raise ImageDamaged(f"{self.path(arena)} can't be opened: {error.strerror}") from error
                 yield image
         finally:
