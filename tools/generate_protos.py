@@ -6,9 +6,9 @@ Needs grpcio-tools as pinned in requirements/dev.txt: the generated files name t
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
-from importlib import resources
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "agent/flashboot_agent/door/proto"
@@ -16,12 +16,10 @@ FOLDER = Path(__file__).resolve().parents[1] / "agent/flashboot_agent/door/proto
 
 def generate(into: Path) -> list[Path]:
     """Compile all .proto files of FOLDER; returns the files written, sorted."""
-    from grpc_tools import protoc
-
     sources = sorted(path.name for path in FOLDER.glob("*.proto"))
-    well_known = resources.files("grpc_tools") / "_proto"
-    command = ["protoc", f"-I{FOLDER}", f"-I{well_known}", f"--python_out={into}", f"--pyi_out={into}", *sources]
-    if protoc.main(command) != 0:
+    # In a process of its own: once the compiler's module is loaded, loading NIXL's aborts the process.
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{FOLDER}", f"--python_out={into}", f"--pyi_out={into}"]
+    if subprocess.run([*command, *sources], check=False).returncode != 0:
         raise SystemExit("protoc failed; its message is above")
     return sorted(into.glob("*_pb2.py*"))
 
