@@ -86,12 +86,9 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
     Raises CheckpointMissing, CheckpointMalformed, CheckpointIndexMissingShard, CheckpointTruncated."""
     wanted = shards(path) if os.path.isdir(path) else [Shard(path)]  # isdir never raises
     with ExitStack() as stack:
-        headers, files = [], []
-        for shard in wanted:
-            opened = stack.enter_context(shard.open())
-            headers.append((str(shard.path), shard.read_header(opened)))
-            files.append(opened.fileno())
-        yield OpenCheckpoint(Plan(headers), files)
+        files = [stack.enter_context(shard.open()) for shard in wanted]
+        headers = [(str(shard.path), shard.read_header(file)) for shard, file in zip(wanted, files, strict=True)]
+        yield OpenCheckpoint(Plan(headers), [file.fileno() for file in files])
 
 
 def load_checkpoint(
