@@ -20,6 +20,12 @@ FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
 FUZZ_SECONDS ?= 20
 
+# C++ that was compiled once, in whatever checkout, is not compiled again.
+export CCACHE_DIR := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flashboot/ccache
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+
 .PHONY: help
 help: ## list the targets
 	grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -68,7 +74,7 @@ native: ## build the C++ module into agent/flashboot_agent, for work on the chec
 	cp --remove-destination build/native/_native*.so agent/flashboot_agent/
 
 .PHONY: native-checks
-native-checks: ## the C++ tests plain, under sanitizers and for arm64, and the fuzz targets (ONLY=tsan, FUZZ_SECONDS=20)
+native-checks: ## the C++ tests under sanitizers and for arm64, and the fuzz targets (ONLY=tsan or plain, FUZZ_SECONDS=20)
 	sysroot=$$($(SETUP) path native-checks); python=$(DEV)
 	PYTHONPATH=e2e $$python -m native_checks --sysroot "$$sysroot" --fuzz-seconds $(FUZZ_SECONDS) $(ONLY:%=--only %)
 

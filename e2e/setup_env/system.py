@@ -33,6 +33,7 @@ class Need:
 
 
 BUILD_NEEDS = (
+    Need("ccache", program="ccache"),
     Need("g++", program="g++"),
     Need("libssl-dev", file="/usr/include/openssl/ssl.h"),
     Need("libxxhash-dev", file="/usr/include/xxhash.h"),
