@@ -324,6 +324,32 @@ def test_empty_answers_without_end_are_no_bytes_and_no_harm(arena: MemoryArena, 
     parent.join(20)
 
 
+def test_large_documents_get_the_time_that_a_slow_link_takes(arena: MemoryArena) -> None:
+    """The layout comes whole, and later than the deadline for the parent's first word."""
+    layout = arena.meta.layout + b" " * (8 << 20)
+    meta = arena.meta
+    head = MetaReply(
+        identity=meta.identity,
+        nbytes=meta.nbytes,
+        digest=meta.digest,
+        digest_chunk_bytes=DIGEST_CHUNK_BYTES,
+        digests_bytes=len(meta.chunk_digests),
+        layout_bytes=len(layout),
+        layout_digest=document_digest(layout),
+    )
+    late = threading.Event()
+
+    def act(sock: socket.socket) -> None:
+        sock.sendall(encode(head) + meta.chunk_digests)
+        late.wait(1.5)  # nobody sets it: this is a link that takes its time
+        sock.sendall(layout)
+
+    parent = ScriptedParent(act)
+    pull = TcpTransport().connect(Peer(node="n1", address=parent.address), ARENA, "n2", 1.0)
+    assert pull.meta.layout == layout
+    pull.close()
+
+
 def test_a_parent_that_trickles_does_not_push_the_deadline(arena: MemoryArena) -> None:
     """One byte each now and then keeps it from being silent, but a request that it can answer is due."""
     ended = threading.Event()

@@ -35,6 +35,7 @@ from flashboot_agent.wire.trust import agent_uri
 
 SLOWEST: Final = 2 << 20
 """Bytes a second: a parent that brings a request at this rate is slow, and not overdue."""
+MOST_DOCUMENT_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +126,9 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         raise TornFrame(f"{channel.peer}: answered {type(reply).__name__} to a request for metadata")
     if reply.digest_chunk_bytes != DIGEST_CHUNK_BYTES:
         raise TornFrame(f"{channel.peer}: digests {reply.digest_chunk_bytes} bytes at a time, we {DIGEST_CHUNK_BYTES}")
-    table = channel.recv_tail(reply.digests_bytes, left(), what)
-    layout = channel.recv_tail(reply.layout_bytes, left(), what)
+    seconds = left() + _seconds_for(reply.digests_bytes + reply.layout_bytes)
+    table = channel.recv_tail(reply.digests_bytes, seconds, what)
+    layout = channel.recv_tail(reply.layout_bytes, seconds, what)
     if root_digest(table) != reply.digest:
         raise TornFrame(
             f"{channel.peer}: the digest table of {arena} has root {root_digest(table)}, not {reply.digest}"
@@ -141,6 +143,12 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         chunk_digests=table,
         digest=reply.digest,
     )
+
+
+def _seconds_for(documents: int) -> float:
+    """What documents of this many bytes may take beyond the deadline for a first word; those of large arenas have
+    megabytes, and each lane fetches them over a link that is busy with the others."""
+    return min(documents / SLOWEST, MOST_DOCUMENT_SECONDS)
 
 
 def told(channel: Channel, problem: Problem, what: str) -> FlashBootError:
