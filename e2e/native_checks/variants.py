@@ -13,6 +13,8 @@ _TESTS = ("-DFLASHBOOT_PYTHON=OFF", "-DFLASHBOOT_TESTS=ON")
 # Debug adds -g and leaves the optimisation to us: without any, sanitized hot loops take minutes.
 _CHECKED = "-O1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS"
 _ARM_PREFIX = "/usr/aarch64-linux-gnu"  # Debian's C and C++ libraries of the cross-compiler
+_PAGED = "Marks*:BulkRead*:*Copier*:*CloneTest*Plain"
+"""Tests of what maps, reads or copies by pages; all of them twice would take qemu minutes more."""
 _RANDOM_BITS = Path("/proc/sys/vm/mmap_rnd_bits")
 _TSAN_BITS = 28
 """The thread sanitizer of g++ 12 has fixed places for its shadow; with more random bits it aborts now and then."""
@@ -72,8 +74,10 @@ def aarch64(sysroot: Path) -> Variant:
         *(f"-DCMAKE_FIND_ROOT_PATH_MODE_{kind}=ONLY" for kind in ("INCLUDE", "LIBRARY", "PACKAGE")),
         "-DOPENSSL_USE_STATIC_LIBS=ON",
     )
+    qemu = ("qemu-aarch64", "-L", _ARM_PREFIX, "-p")
     launchers = {
-        f"pages of {size >> 10} KiB": ("qemu-aarch64", "-p", str(size), "-L", _ARM_PREFIX) for size in (4096, 65536)
+        "pages of 4 KiB": (*qemu, "4096"),
+        "pages of 64 KiB": ("env", f"GTEST_FILTER={_PAGED}", *qemu, "65536"),
     }
     return Variant("aarch64", cmake, launchers)
 
