@@ -25,8 +25,8 @@ from kit.world import NAMESPACE, Mrep, World, manifest, restarts
 
 STORY = True
 FLIPPED_BYTE = 5_242_881
-SOURCE_SHARE = 1.5
-"""Arenas that may leave the source when a link fails once: another child may take the place of the one behind it."""
+SOURCE_SHARE = 2.02
+"""Arenas that may leave the source when one link fails: the child behind it leaves its parent, and asks the source."""
 
 
 @dataclass
