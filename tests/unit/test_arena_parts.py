@@ -93,6 +93,7 @@ def link(root: Path, speed: str | None, route: str = "eth0\t00000000\t0101A8C0\t
     if speed is not None:
         (root / "sys/class/net/eth0").mkdir(parents=True)
         (root / "sys/class/net/eth0/speed").write_text(speed)
+        (root / "sys/class/net/eth0/device").mkdir()
     return root
 
 
@@ -102,6 +103,9 @@ def test_the_link_is_as_fast_as_the_device_of_the_default_route_says(tmp_path: P
         assert link_speed(link(tmp_path / str(number), speed)) is None
     assert link_speed(link(tmp_path / "b", "10\n", route="")) is None
     assert link_speed(tmp_path / "nothing") is None
+    veth = link(tmp_path / "veth", "10000\n")
+    (veth / "sys/class/net/eth0/device").rmdir()
+    assert link_speed(veth) is None, "a veth knows nothing of the link behind it"
 
 
 def test_settings_of_the_data_path_have_units() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 
 def link_speed(root: Path = Path("/")) -> int | None:
-    """Bytes a second of the device that has the default route; None where nobody says (most virtual devices)."""
+    """Bytes a second of the device that has the default route; None where nobody says.
+
+    Only of hardware: a veth, which is what most pods have, always claims 10 Gbit/s, whatever the link behind it is."""
     device = _default_device(root)
-    if device is None:
+    if device is None or not (root / "sys/class/net" / device / "device").exists():
         return None
     try:
         text = (root / "sys/class/net" / device / "speed").read_text().strip()
