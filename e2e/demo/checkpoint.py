@@ -110,7 +110,7 @@ def make_checkpoint(out: Path, *, arch: Arch = "qwen3_moe", size: Size = "demo",
         write_tokenizer(folder, shape.vocab)
         total = write_weights(folder, list(tensors(arch, shape)), SHARDS[size], seed)
         folder.rename(out)
-    except BaseException:
+    except BaseException:  # whatever it was: half a checkpoint is of no use
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return total

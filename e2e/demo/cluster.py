@@ -76,7 +76,7 @@ def command(stage: Stage, log: Path, argv: Sequence[str], *, seconds: float) -> 
                 tail.append(line.rstrip())
                 stage.say(line.strip()[:100])
             status = process.wait(seconds)
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: the program must not outlive us
             process.terminate()
             process.wait(60)
             raise

@@ -99,7 +99,7 @@ class Cache:
                     _flush(work)
                     work.rename(final)
                     _fsync_dir(final.parent)
-            except BaseException:
+            except BaseException:  # whatever it was: half an entry must never be found
                 self._keep_log(work, name)
                 shutil.rmtree(work, ignore_errors=True)
                 raise

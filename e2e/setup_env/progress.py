@@ -30,7 +30,7 @@ def stage(what: str) -> Iterator[None]:
     thread.start()
     try:
         yield
-    except BaseException:
+    except BaseException:  # Ctrl-C, too: whoever reads the log learns what was under way
         say(f"{what}: failed after {time.monotonic() - begun:.1f} s")
         raise
     finally:

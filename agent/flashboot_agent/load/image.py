@@ -27,6 +27,7 @@ from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.chunks import chunk_count
 from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
+from flashboot_agent.memory.memfd import round_up
 from flashboot_agent.wire.attach import MAX_LAYOUT
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
 from flashboot_agent.wire.control import Place
@@ -84,7 +85,7 @@ def head(manifest: Manifest, layout: bytes, digests: bytes) -> tuple[bytes, byte
 
 def data_offset(documents: int) -> int:
     """Where the arena's bytes begin behind so many bytes of documents."""
-    return -(-(DOCUMENTS + documents) // ALIGNMENT) * ALIGNMENT
+    return round_up(DOCUMENTS + documents, ALIGNMENT)
 
 
 def image_size(manifest: Manifest, layout: bytes, digests: bytes) -> int:

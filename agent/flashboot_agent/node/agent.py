@@ -28,6 +28,7 @@ from flashboot_agent.node.holder_watch import HolderWatch
 from flashboot_agent.node.http import application
 from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.images import ImageStore
+from flashboot_agent.node.link import link_speed
 from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
@@ -82,6 +83,7 @@ class Agent:
             desired=DesiredState(settings.node, settings.state),
             identity=identity,
             images=ImageStore(settings.images, settings.images_budget_bytes, board.changed),
+            link_bytes_per_second=settings.link_bytes_per_second or link_speed(),
         )
         self._transports = reach(self.node.store)
         self._serve = serve

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from flashboot_agent.memory.probe import HostFacts, probe, report
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.images import ImageStore
-from flashboot_agent.node.link import link_speed
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.record import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedLane
 
 
+@cache  # asked many times a second, and read from the package's files
 def own_version() -> str:
     try:
         return version("flashboot")
@@ -33,7 +34,7 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
         revision=node.desired.revision,
         chunk_address=node.chunk_address,
         memory=memory(node, facts),
-        link_bytes_per_second=node.settings.link_bytes_per_second or link_speed(),
+        link_bytes_per_second=node.link_bytes_per_second,
         certificate_expires_at=node.identity.credentials.expires_at if node.identity is not None else None,
         pods=[pod.observed(wanted.arena if (wanted := node.wanted_by(pod)) else None) for pod in node.pods],
         arenas=observed_arenas(node),

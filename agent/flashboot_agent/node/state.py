@@ -43,6 +43,8 @@ class NodeState:
     stats: HolderStats | None = None
     """The holder's last word; None while it can't be reached."""
     chunk_address: str = ""
+    link_bytes_per_second: int | None = None
+    """How fast the way to other nodes is, where somebody says."""
     known: bool = False
     """The holder and the door's files were read: from now on an arena that is not here is not here."""
 

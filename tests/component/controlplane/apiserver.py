@@ -227,7 +227,7 @@ def launch(bin_folder: Path) -> ApiServer:
     server = ApiServer(Path(tempfile.mkdtemp(prefix="flashboot-apiserver-")), free_port(), free_port())
     try:
         server.start(bin_folder)
-    except BaseException:
+    except BaseException:  # whatever it was: nobody else will stop what runs already
         server.stop()
         raise
     return server
