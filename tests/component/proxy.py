@@ -20,8 +20,8 @@ class ChunkProxy:
     """Listens at `address` and connects each child to `target`. Faults hit the arena's byte at a given offset, once.
 
     flip: that byte arrives with its lowest bit changed. stall: nothing from that byte on arrives, on that connection,
-    until `resume`. cut: both ends are reset right before that byte. cut_in_header: the same, inside the frame header
-    that comes before it."""
+    until `resume`. cut: the stream to the child ends right before that byte, the parent's is reset. cut_in_header: the
+    same, inside the frame header that comes before it."""
 
     def __init__(self, target: str, *, listen: str = "127.0.0.1:0") -> None:
         self._target = address.split(target)
@@ -139,7 +139,7 @@ class ChunkProxy:
             self._pass(child, parent, offset - data.offset)
         self._report(fault, offset)
         if fault in ("cut", "cut_in_header"):
-            _reset(child)
+            _finish(child)  # a reset would throw away what the child has not read yet, before that byte
             _reset(parent)
             return False
         if fault == "stall":
