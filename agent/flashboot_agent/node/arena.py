@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Final
 
 from flashboot_agent._native import EgressBucket
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import NotReady
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
@@ -58,8 +57,7 @@ class Arena:
         self._record = record
         self._notify = notify
         self._mapping: Mapping | None = None
-        self._layout = b""
-        self._digests = b""
+        self._meta: ArenaMeta | None = None
         self._layout_fd: int | None = None
         self.accusations: list[Accusation] = []
 
@@ -89,14 +87,9 @@ class Arena:
     @property
     def meta(self) -> ArenaMeta:
         """What children learn. Raises NotReady while the documents are not here."""
-        record = self._record
-        if record.identity is None or record.digest is None or not self._digests:
+        if self._meta is None:
             raise NotReady(f"{self.name} is {self.state} here; its layout and digests are not known yet")
-        return ArenaMeta(self.name, record.identity, record.bytes, self._layout, self._digests, record.digest)
-
-    @property
-    def layout(self) -> bytes:
-        return self._layout
+        return self._meta
 
     # How it comes to be
 
@@ -106,7 +99,9 @@ class Arena:
 
     def take_over(self, layout: bytes, digests: bytes) -> None:
         """After a restart of the agent: the documents as the record has them."""
-        self._layout, self._digests = layout, digests
+        record = self._record
+        if record.identity is not None and record.digest is not None:
+            self._meta = ArenaMeta(self.name, record.identity, record.bytes, layout, digests, record.digest)
 
     def adopt_documents(self, meta: ArenaMeta, started_at: datetime) -> None:
         """It is known what it is going to be: from now on it serves its own children."""
@@ -176,7 +171,7 @@ class Arena:
         """A new descriptor of the layout document, immutable and read-only; the receiver closes it."""
         with self.leases.here():
             if self._layout_fd is None:
-                self._layout_fd = memfd.sealed_copy(f"flashboot-layout-{self.name}", self._layout)
+                self._layout_fd = memfd.sealed_copy(f"flashboot-layout-{self.name}", self.meta.layout)
             return memfd.reopen_read_only(self._layout_fd)
 
     def revoke(self, seconds: float) -> bool:
@@ -189,11 +184,11 @@ class Arena:
         self._record = self._record.model_copy(
             update={
                 "layout_bytes": len(meta.layout),
-                "layout_digest": document_digest(meta.layout),
+                "layout_digest": meta.layout_digest,
                 "digests_bytes": len(meta.chunk_digests),
             }
         )
-        self._layout, self._digests = meta.layout, meta.chunk_digests
+        self._meta = meta
 
     def _update(self, **facts: object) -> None:
         record = self._record.model_copy(update=facts)

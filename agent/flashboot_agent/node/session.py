@@ -290,7 +290,7 @@ class Session:
         if arena.record.identity in (None, digest_of(self._hello.identity)):
             return None
         try:
-            require_equal(self._hello.identity, documents.identity_of(arena.layout), whose=f"arena {arena.name}")
+            require_equal(self._hello.identity, documents.identity_of(arena.meta.layout), whose=f"arena {arena.name}")
         except FlashBootError as error:
             return error.with_traceback(None)  # its frames hold the arena, and the caller's among them would hold it
         return None

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from flashboot_agent._native import EgressBucket, Marks
+from flashboot_agent.core.digest import document_digest
 from flashboot_agent.wire.base import Digest
 from flashboot_agent.wire.control import Peer
 
@@ -30,6 +32,11 @@ class ArenaMeta:
     """8 bytes little-endian per digest chunk (core/digest.py)."""
     digest: Digest
     """Root over `chunk_digests`."""
+
+    @cached_property
+    def layout_digest(self) -> Digest:
+        """Of the layout document, which may have megabytes."""
+        return document_digest(self.layout)
 
 
 @dataclass(frozen=True)

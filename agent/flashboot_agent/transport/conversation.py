@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from flashboot_agent._native import MarksClosed, Served, serve
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -126,7 +125,7 @@ class Conversation:
             digest_chunk_bytes=DIGEST_CHUNK_BYTES,
             digests_bytes=len(meta.chunk_digests),
             layout_bytes=len(meta.layout),
-            layout_digest=document_digest(meta.layout),
+            layout_digest=meta.layout_digest,
         )
         self._send(frames.encode(reply), meta.chunk_digests)
         if meta.layout:

@@ -15,7 +15,7 @@ from typing import Final
 
 from flashboot_agent._native import LanePuller
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.digest import document_digest, root_digest
+from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import (
     CommitRefused,
     DeadlineExceeded,
@@ -133,9 +133,7 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         raise TornFrame(
             f"{channel.peer}: the digest table of {arena} has root {root_digest(table)}, not {reply.digest}"
         )
-    if document_digest(layout) != reply.layout_digest:
-        raise TornFrame(f"{channel.peer}: the layout document of {arena} differs from its digest {reply.layout_digest}")
-    return ArenaMeta(
+    meta = ArenaMeta(
         arena=arena,
         identity=reply.identity,
         nbytes=reply.nbytes,
@@ -143,6 +141,9 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         chunk_digests=table,
         digest=reply.digest,
     )
+    if meta.layout_digest != reply.layout_digest:
+        raise TornFrame(f"{channel.peer}: the layout document of {arena} differs from its digest {reply.layout_digest}")
+    return meta
 
 
 def _seconds_for(documents: int) -> float:
