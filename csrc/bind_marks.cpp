@@ -72,6 +72,10 @@ void bind_marks(nb::module_& module) {
       .def_prop_ro("closed", &Marks::closed)
       .def("close", &Marks::close, unlocked);
 
+  module.attr("BYTES_IN") = static_cast<std::size_t>(Counter::kBytesIn);
+  module.attr("BYTES_OUT") = static_cast<std::size_t>(Counter::kBytesOut);
+  module.attr("REFETCHED") = static_cast<std::size_t>(Counter::kRefetched);
+
   nb::class_<EgressBucket>(module, "EgressBucket")
       .def(nb::init<std::uint64_t>(), nb::arg("rate"))
       .def_prop_rw("rate", &EgressBucket::rate, &EgressBucket::set_rate)

@@ -79,6 +79,11 @@ class Stream:
 class MarksClosed(Exception):
     """The arena goes; whoever waited for its bytes is told."""
 
+BYTES_IN: Final = 2
+BYTES_OUT: Final = 3
+REFETCHED: Final = 4
+"""The counters of `Marks`: chunks that were fetched again."""
+
 class Marks:
     """How far each lane of an arena got, and its byte counters. Lives in the first page of the arena's record (words of
     eight bytes, native order, each written in one aligned store, from byte 64 on), so that a new process goes on where

@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import threading
 
-from flashboot_agent._native import EgressBucket, Marks
+from flashboot_agent._native import BYTES_OUT, EgressBucket, Marks
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import NotReady, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
-from flashboot_agent.node.record import BYTES_OUT
 from flashboot_agent.transport.base import ArenaMeta, Pull, Sink
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flashboot_agent._native import SERVE_LIMIT
+from flashboot_agent._native import BYTES_IN, REFETCHED, SERVE_LIMIT
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import (
@@ -26,7 +26,6 @@ from flashboot_agent.core.errors import (
     TornFrame,
     UnknownArena,
 )
-from flashboot_agent.node.record import BYTES_IN, REFETCHED
 from flashboot_agent.transport.base import Progress, Pull
 from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport

@@ -8,11 +8,10 @@ from typing import Protocol
 
 import pytest
 
-from flashboot_agent._native import MarksClosed
+from flashboot_agent._native import BYTES_IN, REFETCHED, MarksClosed
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import FlashBootError, NotReady, ParentUnreachable, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
-from flashboot_agent.node.record import BYTES_IN, REFETCHED
 from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Transport
 from flashboot_agent.transport.choose import connect
 from flashboot_agent.transport.conversation import ServerSettings

@@ -11,17 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashboot_agent._native import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.core.digest import chunk_digests, document_digest, root_digest
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import record
-from flashboot_agent.node.record import (
-    BYTES_IN,
-    BYTES_OUT,
-    REFETCHED,
-    ArenaRecord,
-    RecordDamaged,
-    RecordFile,
-)
+from flashboot_agent.node.record import ArenaRecord, RecordDamaged, RecordFile
 from flashboot_agent.wire.base import now
 
 FIRST = ArenaRecord(

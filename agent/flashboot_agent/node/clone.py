@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flashboot_agent._native import BYTES_IN
 from flashboot_agent.core.errors import DigestMismatch, FlashBootError, IdentityMismatch
 from flashboot_agent.core.lanes import lane_count
 from flashboot_agent.logs import Log
@@ -21,7 +22,6 @@ from flashboot_agent.node import documents
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.lane import Lane
 from flashboot_agent.node.orders import Cancelled, Orders
-from flashboot_agent.node.record import BYTES_IN
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.transport.base import ArenaMeta

@@ -78,7 +78,7 @@ class ImageStore:
     @property
     def used_bytes(self) -> int:
         with self._lock:
-            return sum(kept.file_bytes for kept in self._kept.values())
+            return self._used()
 
     def find(self, arena: str) -> Manifest | None:
         with self._lock:
@@ -127,8 +127,7 @@ class ImageStore:
         nothing is removed, when they never can; False too while images that are being read stand in the way."""
         while size <= self.budget:
             with self._lock:
-                used = sum(kept.file_bytes for kept in self._kept.values())
-                if arena not in self._kept and used + size <= self.budget:
+                if arena not in self._kept and self._used() + size <= self.budget:
                     return True
                 idle = [name for name in self._kept if not self._reading.get(name)]
                 if not idle:
@@ -148,6 +147,10 @@ class ImageStore:
 
     def path(self, arena: str) -> Path:
         return self.folder / f"{arena}{SUFFIX}"
+
+    def _used(self) -> int:
+        """Bytes of all images. Under the lock."""
+        return sum(kept.file_bytes for kept in self._kept.values())
 
     def _used_at(self, arena: str) -> int:
         try:

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flashboot_agent._native import BYTES_OUT, REFETCHED
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import CloneDone
 from flashboot_agent.node.load import LoadDone
-from flashboot_agent.node.record import BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import ArenaState, PodPhase
 

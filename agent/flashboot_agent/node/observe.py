@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from flashboot_agent._native import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.memory.probe import HostFacts, probe, report
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
-from flashboot_agent.node.record import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedLane
 

@@ -34,12 +34,6 @@ DOCUMENTS: Final = 4 << 20
 HEAD: Final = struct.Struct("<QQ8s")
 
 
-BYTES_IN: Final = 2
-BYTES_OUT: Final = 3
-REFETCHED: Final = 4
-"""The counters of `Marks`."""
-
-
 class ArenaRecord(WireModel):
     """The header. Fields of a later version are ignored, so that a rolled-back agent keeps what it can."""
 

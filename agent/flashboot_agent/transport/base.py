@@ -55,6 +55,11 @@ class Sink:
     patience: float = 1.0
     """Factor on the time in which a request must be answered that the parent can answer."""
 
+    def require(self, meta: ArenaMeta) -> None:
+        """It has room for the parent's arena; else raises ValueError, since that is a fault of ours."""
+        if len(self.memory) != meta.nbytes:
+            raise ValueError(f"{meta.arena} has {meta.nbytes} bytes; got {len(self.memory)} to fill")
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -88,8 +88,7 @@ class MapPull(Pull):
                 return Progress(step.state, step.offset, step.parent_end, step.starved, bytes_in, step.silent_seconds)
 
     def _begin(self, sink: Sink) -> LaneCopier:
-        if len(sink.memory) != self.meta.nbytes:
-            raise ValueError(f"{self.meta.arena} has {self.meta.nbytes} bytes; got {len(sink.memory)} to fill")
+        sink.require(self.meta)
         if sink.marks is self._source.marks:
             raise ParentUnreachable(f"{self.meta.arena} on this node is the arena that is to be filled")
         self._memory = self._source.memory

@@ -17,9 +17,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Final, Literal
+from typing import Literal
 
-from flashboot_agent._native import MarksClosed, chunk_digest
+from flashboot_agent._native import BYTES_IN, REFETCHED, MarksClosed, chunk_digest
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.errors import BadRequest, ParentUnreachable, TornFrame
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink, Transport
@@ -28,10 +28,6 @@ from flashboot_agent.transport.nixl_agent import Agent, address_of, why_not_nixl
 from flashboot_agent.transport.tcp import SLOWEST, PullSettings, TcpTransport, told
 from flashboot_agent.wire import frames
 from flashboot_agent.wire.control import Peer
-
-_BYTES_IN: Final = 2
-_REFETCHED: Final = 4
-"""Words of the marks (_native.pyi)."""
 
 
 class NixlTransport(Transport):
@@ -80,8 +76,7 @@ class NixlPull(Pull):
             try:
                 if self._closed:
                     raise ParentUnreachable(f"{self._channel.peer}: the connection was closed on our side")
-                if len(sink.memory) != self.meta.nbytes:
-                    raise ValueError(f"{self.meta.arena} has {self.meta.nbytes} bytes; got {len(sink.memory)} to fill")
+                sink.require(self.meta)
                 if self._lane is None:
                     self._lane = _Lane(self._channel, self.meta.arena, sink, self._settings)
                 return self._lane.advance(seconds)
@@ -173,7 +168,7 @@ class _Lane:
             with sink.memory[begin:end] as chunk:
                 same = chunk_digest(chunk) == int.from_bytes(sink.digests[at : at + 8], "little")
             if not same:
-                marks.add(_REFETCHED, 1)
+                marks.add(REFETCHED, 1)
                 marks.set_received(sink.lane, begin)
                 self._go_back()
                 return False
@@ -209,7 +204,7 @@ class _Lane:
         if data.length:
             self._last_byte = time.monotonic()
             self._bytes_in += data.length
-            self._sink.marks.add(_BYTES_IN, data.length)
+            self._sink.marks.add(BYTES_IN, data.length)
         if not self._dropping:
             self._parent_end, self._starved = data.watermark, not data.length
             if data.length:

@@ -196,8 +196,7 @@ class TcpPull(Pull):
         return Progress(step.state, step.offset, step.parent_end, step.starved, step.bytes_in, step.silent_seconds)
 
     def _begin(self, sink: Sink) -> LanePuller:
-        if len(sink.memory) != self.meta.nbytes:
-            raise ValueError(f"{self.meta.arena} has {self.meta.nbytes} bytes; got {len(sink.memory)} to fill")
+        sink.require(self.meta)
         settings = self._settings
         return LanePuller(
             self._channel.stream,
