@@ -131,11 +131,24 @@ def test_a_parent_that_goes_silent_is_given_up_in_time(proxy: ChunkProxy) -> Non
     assert time.monotonic() - began < 30, "the deadline is 0.5 s; a whole machine may be slow"
 
 
-def test_two_requests_are_in_flight(proxy: ChunkProxy) -> None:
-    fill(pull_from(proxy.address))
-    assert proxy.most_unanswered == 2
-    fill(pull_from(proxy.address, PullSettings(in_flight=5)), request_bytes=64 << 10)
-    assert 2 < proxy.most_unanswered <= 5
+@pytest.mark.parametrize(
+    ("settings", "request_bytes", "in_flight"), [(QUICK, MIB, 2), (PullSettings(in_flight=5), 64 << 10, 5)]
+)
+def test_two_requests_are_in_flight_or_as_many_as_are_set(
+    growing: MemoryArena, settings: PullSettings, request_bytes: int, in_flight: int
+) -> None:
+    """While the parent has no byte, they pile up; then they go on to the end, and there are never more."""
+    server = TcpServer(MemoryCatalog(growing), "127.0.0.1", 0)
+    proxy = ChunkProxy(server.address)
+    pull, target = pull_from(proxy.address, settings), Target(len(DATA))
+    with contextlib.closing(server), contextlib.closing(proxy), contextlib.closing(pull):
+        sink = target.sink(pull, request_bytes=request_bytes)
+        what = f"{in_flight} requests without an answer"
+        eventually(lambda: pull.advance(sink, 0.05) and proxy.most_unanswered >= in_flight, what)
+        growing.marks.fill()
+        while pull.advance(sink, 1).state != "done":
+            pass
+    assert proxy.most_unanswered == in_flight
 
 
 STALLING = """
