@@ -29,8 +29,8 @@ from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
 from flashboot_agent.memory.memfd import round_up
 from flashboot_agent.wire.attach import MAX_LAYOUT
-from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.base import Digest, Time
+from flashboot_agent.wire.control import ArenaOwner
 
 MAGIC: Final = b"FBIMAGE1"
 DOCUMENTS: Final = 4096
@@ -41,18 +41,12 @@ CHECK_BYTES: Final = 16
 MAX_MANIFEST: Final = 1 << 20
 
 
-class Manifest(WireModel):
+class Manifest(ArenaOwner):
     """What the arena is. Fields of a later version are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     schema_version: Literal[1] = 1
-    arena: ArenaId
-    namespace: Name
-    model_replica: Name
-    model_replica_uid: Uid
-    expected_identity: Digest
-    place: Place = Place()
     identity: Digest
     digest: Digest
     """Root over the table of chunk digests."""

@@ -104,12 +104,7 @@ class ImageWriter:
     def _write(self, arena: Arena, stop: threading.Event) -> None:
         meta, record = arena.meta, arena.record
         manifest = Manifest(
-            arena=arena.name,
-            namespace=record.namespace,
-            model_replica=record.model_replica,
-            model_replica_uid=record.model_replica_uid,
-            expected_identity=record.expected_identity,
-            place=record.place,
+            **record.owner(),
             identity=meta.identity,
             digest=meta.digest,
             bytes=meta.nbytes,

@@ -61,12 +61,7 @@ def observed_arena(
     """`filler`: what fills it, if something does. While it comes to be, a word about its damaged image stays."""
     record, marks, first = arena.record, arena.marks, arena.feeds[0]
     return ObservedArena(
-        arena=record.arena,
-        namespace=record.namespace,
-        model_replica=record.model_replica,
-        model_replica_uid=record.model_replica_uid,
-        expected_identity=record.expected_identity,
-        place=record.place,
+        **record.owner(),
         state=record.state,
         way=record.way,
         bytes=record.bytes,
@@ -103,12 +98,7 @@ def waiting(filler: Clone | Load, users: dict[str, list[str]]) -> ObservedArena:
     """A clone that knows no size yet, or a load without memory: bytes are 0."""
     wanted = filler.wanted
     return ObservedArena(
-        arena=wanted.arena,
-        namespace=wanted.namespace,
-        model_replica=wanted.model_replica,
-        model_replica_uid=wanted.model_replica_uid,
-        expected_identity=wanted.expected_identity,
-        place=wanted.place,
+        **wanted.owner(),
         state="allocated",
         way="load" if isinstance(filler, Load) else "clone",
         bytes=0,

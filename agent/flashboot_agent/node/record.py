@@ -24,8 +24,8 @@ from flashboot_agent._native import Marks
 from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
-from flashboot_agent.wire.base import ArenaId, Digest, Name, Time, Uid, WireModel
-from flashboot_agent.wire.control import MAX_LANES, ArenaState, Place, Way
+from flashboot_agent.wire.base import Digest, Time, Uid
+from flashboot_agent.wire.control import MAX_LANES, ArenaOwner, ArenaState, Way
 
 MAGIC: Final = b"FBRECRD1"
 SLOTS: Final = (4096, 2 << 20)
@@ -34,18 +34,12 @@ DOCUMENTS: Final = 4 << 20
 HEAD: Final = struct.Struct("<QQ8s")
 
 
-class ArenaRecord(WireModel):
+class ArenaRecord(ArenaOwner):
     """The header. Fields of a later version are ignored, so that a rolled-back agent keeps what it can."""
 
     model_config = ConfigDict(extra="ignore")
 
     schema_version: Literal[1] = 1
-    arena: ArenaId
-    namespace: Name
-    model_replica: Name
-    model_replica_uid: Uid
-    expected_identity: Digest
-    place: Place = Place()
     way: Way
     state: ArenaState
     bytes: int

@@ -102,12 +102,7 @@ class ArenaStore(ArenaCatalog):
             region = self._memory.allocate(name, nbytes)
             stamp = now()
             record = ArenaRecord(
-                arena=name,
-                namespace=wanted.namespace,
-                model_replica=wanted.model_replica,
-                model_replica_uid=wanted.model_replica_uid,
-                expected_identity=wanted.expected_identity,
-                place=wanted.place,
+                **wanted.owner(),
                 way=way,
                 state="seeding" if way == "seed" else "allocated",
                 bytes=nbytes,

@@ -16,7 +16,7 @@ is there.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -71,19 +71,28 @@ class Lane(WireModel):
 MAX_LANES: Final = 16
 
 
-class WantedArena(WireModel):
-    """One arena that the operator wants on this node."""
+class ArenaOwner(WireModel):
+    """Which arena, and whose: the same in orders, observations, records and images."""
 
     arena: ArenaId
     namespace: Name
     model_replica: Name
     model_replica_uid: Uid
     expected_identity: Digest
+    place: Place = Place()
+
+    def owner(self) -> dict[str, Any]:
+        """These fields, for another model that has them."""
+        return {name: getattr(self, name) for name in ArenaOwner.model_fields}
+
+
+class WantedArena(ArenaOwner):
+    """One arena that the operator wants on this node."""
+
     identity: Digest | None = None
     """Full identity, once a seed has committed it; a clone whose parent answers with another one is refused."""
     digest: Digest | None = None
     """Root digest of the sealed source's bytes, once known; a parent that announces another one is refused."""
-    place: Place = Place()
     role: Role
     seed_pod: Uid | None = None
     lanes: Annotated[list[Lane], Field(min_length=1, max_length=MAX_LANES)] = [Lane()]
@@ -200,13 +209,7 @@ class Path(WireModel):
     bytes_in: int
 
 
-class ObservedArena(WireModel):
-    arena: ArenaId
-    namespace: Name
-    model_replica: Name
-    model_replica_uid: Uid
-    expected_identity: Digest
-    place: Place = Place()
+class ObservedArena(ArenaOwner):
     state: ArenaState
     way: Way
     bytes: int
