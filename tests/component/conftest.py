@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from flashboot_agent.transport.conversation import ServerSettings
+from flashboot_agent.transport.tcp_server import TcpServer
 from tests.component.agents import Cluster
+from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
+from tests.component.tcp_peers import ARENA, DATA, Start
 
 
 @pytest.fixture
@@ -18,3 +22,29 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     finally:
         print(cluster.logs())
         cluster.close()
+
+
+@pytest.fixture
+def arena() -> MemoryArena:
+    return MemoryArena(ARENA, DATA)
+
+
+@pytest.fixture
+def growing() -> MemoryArena:
+    """Without a byte yet."""
+    return MemoryArena(ARENA, DATA, watermark=0)
+
+
+@pytest.fixture
+def start(arena: MemoryArena) -> Iterator[Start]:
+    servers: list[TcpServer] = []
+
+    def start(**settings: float) -> TcpServer:
+        chosen = ServerSettings(**settings)  # type: ignore[arg-type]
+        servers.append(TcpServer(MemoryCatalog(arena), "127.0.0.1", 0, settings=chosen))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+    until(arena.changed, lambda: not arena.children)
