@@ -70,6 +70,11 @@ class Layout(WireModel):
     An object other than a scalar or a tensor stands as `<its.qualified.class>`: it can't travel, so it must be there by
     construction, or the attaching engine refuses."""
 
+    deleted: dict[str, list[str]] = {}
+    """Module path → names of attributes that the model has by construction and that loading removes, in any order.
+
+    Tensors (an unpacked weight) as well as scalars and objects; the attaching engine removes them before it binds."""
+
     @model_validator(mode="after")
     def _everything_lies_inside(self) -> Layout:
         end = 0
