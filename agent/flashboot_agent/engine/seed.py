@@ -46,7 +46,7 @@ def seed(model_config: Any, device_config: Any, load_config: Any, client: AgentC
     planned = plan(walk.tensors(model), client.identity, stamped)
     _rehearse(shadow, model, planned.layout)
     document = planned.layout.to_json()
-    sealed = _fill(planned, document, client)
+    sealed = fill(planned, document, client)
     try:
         if sealed.layout != document:
             raise BadRequest(f"{sealed.arena} was sealed with another layout than this engine planned; same identity?")
@@ -105,7 +105,7 @@ def _stamped(before: walk.Marks, after: walk.Marks) -> dict[str, dict[str, Scala
     return result
 
 
-def _fill(planned: Plan, document: bytes, client: AgentClient) -> Sealed:
+def fill(planned: Plan, document: bytes, client: AgentClient) -> Sealed:
     """Pack and commit until the arena is sealed, by this engine or (after a restart of the agent) by another's work."""
     nbytes = planned.layout.arena_bytes
     trouble: Exception | None = None
