@@ -7,7 +7,7 @@ complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, floor, log2
+from math import ceil, log2
 
 from flashboot_operator.core.fanout.model import Facts, Plan
 
@@ -57,7 +57,3 @@ def chain_ratio(targets: int, ideal_s: float, overhead_s: float, chunk_s: float)
     """A chain with one request in flight, in closed form: the simulator must agree."""
     chunks = ceil(ideal_s / chunk_s - 1e-9)
     return (chunks + targets - 1) * (overhead_s + ideal_s / chunks) / ideal_s
-
-
-def binomial_ratio(targets: int) -> float:
-    return floor(log2(targets)) + 1

@@ -39,6 +39,10 @@ class Network(Protocol):
         """Words that run a command on the node."""
         ...
 
+    def env(self) -> dict[str, str]:
+        """What a node's agent should know of its link."""
+        ...
+
 
 @dataclass(frozen=True)
 class Loopback:
@@ -51,6 +55,9 @@ class Loopback:
 
     def prefix(self, number: int) -> list[str]:
         return []
+
+    def env(self) -> dict[str, str]:
+        return {}
 
 
 class Links:
@@ -101,6 +108,10 @@ class Links:
 
     def prefix(self, number: int) -> list[str]:
         return ["ip", "netns", "exec", _namespace(number)]
+
+    def env(self) -> dict[str, str]:
+        """As the device of a real link says; of a veth nobody knows."""
+        return {"FLASHBOOT_LINK_MBIT": f"{self.mbit:.0f}"}
 
     def set_rate(self, number: int, mbit: float) -> None:
         """Both directions of the node's link."""

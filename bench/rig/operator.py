@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.core.facts import Agent, Key, Node, Pod, World
 from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
+from flashboot_operator.kube.queue import WorkQueue
 from flashboot_operator.reconcile.controller import REVISIT_S
 
 _START_SECONDS = 30.0
@@ -65,7 +67,7 @@ class Operator:
     def set_pods(self, pods: Sequence[Pod]) -> None:
         """All live pods, from now on."""
         self._pods = tuple(pods)
-        self._loop.call_soon_threadsafe(self._mark.set)
+        self._loop.call_soon_threadsafe(self._queue.mark, self._key)
 
     @property
     def plans(self) -> list[ArenaPlan]:
@@ -88,23 +90,31 @@ class Operator:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stop, self._mark = asyncio.Event(), asyncio.Event()
-        self._fleet = Fleet(self._client(), _Lease(), ttl_s=600, on_change=lambda key: self._mark.set())
+        self._stop = asyncio.Event()
+        self._queue: WorkQueue[Key] = WorkQueue(self._work)
+        self._fleet = Fleet(self._client(), _Lease(), ttl_s=600, on_change=self._queue.mark)
+        working = asyncio.create_task(self._queue.run())
         try:
             self._fleet.endpoints(self._addresses)
             await self._fleet.all_heard(_START_SECONDS)
             self._reconcile()
             self._fleet.open_up()
             self._started.set()
-            stopping = asyncio.create_task(self._stop.wait())
             while not self._stop.is_set():
-                marked = asyncio.create_task(self._mark.wait())
-                await asyncio.wait({stopping, marked}, timeout=REVISIT_S, return_when=asyncio.FIRST_COMPLETED)
-                marked.cancel()
-                self._mark.clear()
-                self._reconcile()
+                self._queue.mark(self._key)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), REVISIT_S)
         finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
             await self._fleet.close()
+
+    async def _work(self, _: Key) -> None:
+        try:
+            self._reconcile()
+        except Exception as error:  # noqa: BLE001 - the queue would try again; here it is the end of the benchmark
+            self._failure = error
+            self._stop.set()
 
     def _reconcile(self) -> None:
         sequence = self._fleet.sequence()
@@ -115,6 +125,7 @@ class Operator:
         self._memory = Memory(
             {p.arena: p.source.node for p in self._plans if p.source},
             {p.arena: p.seed.uid for p in self._plans if p.seed},
+            {p.arena: p.slow for p in self._plans if p.slow},
         )
         wanted = {node: want for plan in self._plans for node, want in plan.wanted.items()}
         self._fleet.want(self._key, wanted, sequence)

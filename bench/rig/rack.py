@@ -109,7 +109,7 @@ class Rack:
 
     def _node(self, number: int) -> Node:
         budget = len(self.data) + (64 << 20)
-        node = Node(f"n{number:02d}", self.folder, budget=budget, issuer=self._issuer)
+        node = Node(f"n{number:02d}", self.folder, budget=budget, issuer=self._issuer, env=self.links.env())
         node.ip, node.prefix = self.links.ip(number), self.links.prefix(number)
         self._stack.callback(kill, node)
         return node
@@ -162,7 +162,7 @@ class Rack:
                 arena = agents[node.name].arena(self.arena) if node.name in agents else None
                 if arena is not None and arena.state == "sealed":
                     done[node.name] = Filled(node.name, arena)
-            time.sleep(0.02)  # between two looks
+            time.sleep(0.05)  # between two looks; the operator shares this process
         for node in targets:
             if not dead(node):
                 self._compare(node)

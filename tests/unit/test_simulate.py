@@ -83,6 +83,7 @@ def test_the_chunk_rule() -> None:
     assert chunk_bytes(37.5e6, 1, 200e-6) == 64 << 10
     assert request_bytes(700 * 10**9, 1) == 4 * MIB, "what the wire allows"
     assert request_bytes(None, 1) == MIB
+    assert request_bytes(37_500_000, 1) == MIB, "bytes are passed on by the chunk"
     with pytest.raises(ValueError, match="two requests in flight"):
         chunk_bytes(1e9, 1, 1e-5, in_flight=1)
 

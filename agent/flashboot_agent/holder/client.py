@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from flashboot_agent.core.errors import (
@@ -84,7 +84,7 @@ class HolderClient:
 
     def stats(self) -> HolderStats:
         answer, _ = self._call({"op": "stats"})
-        return HolderStats(**answer)
+        return HolderStats(**{field.name: answer[field.name] for field in fields(HolderStats)})  # a newer one says more
 
     @staticmethod
     def _kept(answer: Message, fds: list[int]) -> Kept:

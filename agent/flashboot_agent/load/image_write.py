@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from flashboot_agent.files import sync_folder
 from flashboot_agent.load.image import DOCUMENTS, Manifest, data_offset, head
 from flashboot_agent.memory.memfd import write_all
 
@@ -70,15 +71,6 @@ def write_image(
         os.close(fd)
     sync_folder(path.parent)
     return offset + data.nbytes
-
-
-def sync_folder(folder: Path) -> None:
-    """Names given or taken in it survive a loss of power."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def clean(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from flashboot_agent.core.errors import BadRequest, PeerRefused
+from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.trust import keys
@@ -96,17 +96,6 @@ class CredentialStore:
             if self._held is None or not self._good():
                 return None
             return Credentials(self._held.pem, keys.key_pem(self._held.key), self._ca)
-
-    def require(self) -> Credentials:
-        """`current()`. Raises PeerRefused that says what is missing."""
-        found = self.current()
-        if found is not None:
-            return found
-        ended = self._held.certificate.not_valid_after_utc if self._held is not None else None
-        what = (
-            f"the certificate of node {self.node} ended at {ended}" if ended else f"node {self.node} has no certificate"
-        )
-        raise PeerRefused(f"{what}: the operator brings one as soon as it reaches this agent; see the operator's log")
 
     def request(self) -> bytes:
         """A CSR (PEM) for a key that is new, and stays until its certificate is here."""

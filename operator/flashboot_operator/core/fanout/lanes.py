@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.lanes import lane_count
 from flashboot_agent.wire.control import MAX_LANES
 
 MAX_SOURCES = 4
 MIN_REQUEST = 64 << 10
 MAX_REQUEST = 4 << 20
-DEFAULT_REQUEST = 1 << 20
+DEFAULT_REQUEST = DIGEST_CHUNK_BYTES
 """Where nobody says how fast the link is."""
 TCP_OVERHEAD_S = 200e-6
 """What passes between two requests of a TCP or TLS connection."""
@@ -55,8 +56,13 @@ def lanes_per_root(lanes: int, percent: int | None) -> int | None:
 
 def request_bytes(link: int | None, lanes: int, *, overhead_s: float = TCP_OVERHEAD_S) -> int:
     """One ranged request on a link of so many bytes a second: large enough that with two in flight the link never idles
-    (a power of two ≥ o·B/(k(w−1))), small enough that a deep chain fills fast."""
-    return DEFAULT_REQUEST if link is None else min(MAX_REQUEST, chunk_bytes(link, lanes, overhead_s))
+    (a power of two ≥ o·B/(k(w−1))), small enough that a deep chain fills fast. Never below DEFAULT_REQUEST: bytes are
+    passed on once their whole chunk is verified, so that smaller requests would cost and gain nothing."""
+    return (
+        DEFAULT_REQUEST
+        if link is None
+        else min(MAX_REQUEST, max(DEFAULT_REQUEST, chunk_bytes(link, lanes, overhead_s)))
+    )
 
 
 def chunk_bytes(link: float, lanes: int, overhead_s: float, in_flight: int = IN_FLIGHT) -> int:
