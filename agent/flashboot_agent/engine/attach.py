@@ -17,6 +17,7 @@ from flashboot_agent.core.identity import require_equal
 from flashboot_agent.engine import rebind, walk
 from flashboot_agent.engine.client import AgentClient, Sealed
 from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
+from flashboot_agent.engine.structure import require_structure
 
 
 def attach(offer: Sealed, model_config: Any, load_config: Any, client: AgentClient) -> Any:
@@ -31,6 +32,7 @@ def attach(offer: Sealed, model_config: Any, load_config: Any, client: AgentClie
         base = as_tensor(map_arena(offer.descriptor, offer.nbytes, writable=False))
     finally:
         os.close(offer.descriptor)
+    require_structure(model, layout.structure)
     walk.require_none_hidden(model)
     rebind.install(model, layout, base)
     rebind.apply_marks(model, layout.scalars, walk.marks(model))

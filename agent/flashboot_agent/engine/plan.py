@@ -32,8 +32,13 @@ class Plan:
     """Tensor objects, in the layout's order."""
 
 
-def plan(found: Iterable[Found], identity: dict[str, str], stamped: dict[str, dict[str, Scalar]]) -> Plan:
-    """Plan the arena of a loaded model.
+def plan(
+    found: Iterable[Found],
+    identity: dict[str, str],
+    stamped: dict[str, dict[str, Scalar]],
+    structure: str | None = None,
+) -> Plan:
+    """Plan the arena of a loaded model. `structure`: of the model before its load.
 
     Raises UnsupportedModel for a tensor that is not dense memory of the host.
     """
@@ -71,6 +76,7 @@ def plan(found: Iterable[Found], identity: dict[str, str], stamped: dict[str, di
         tensors=views,
         bindings=bindings,
         scalars=stamped,
+        structure=structure,
     )
     return Plan(layout, storages, objects)
 

@@ -27,6 +27,7 @@ from flashboot_agent.engine.mapping import as_tensor, map_arena, unmap
 from flashboot_agent.engine.plan import Plan, plan
 from flashboot_agent.engine.preflight import wait_for_weights
 from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY, Deadlines
+from flashboot_agent.engine.structure import structure_of
 from flashboot_agent.wire.layout import Layout, Scalar
 
 ATTEMPTS: Final = 5
@@ -42,8 +43,9 @@ def seed(model_config: Any, device_config: Any, load_config: Any, client: AgentC
     wait_for_weights(model_config.model_path, client, Deadlines.of().preflight)
     shadow = build_on_meta(model_config, load_config)
     walk.require_none_hidden(shadow)
+    structure = structure_of(shadow)
     model, stamped = _load(model_config, device_config, load_config)
-    planned = plan(walk.tensors(model), client.identity, stamped)
+    planned = plan(walk.tensors(model), client.identity, stamped, structure)
     _rehearse(shadow, model, planned.layout)
     document = planned.layout.to_json()
     sealed = fill(planned, document, client)

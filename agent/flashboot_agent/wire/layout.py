@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from flashboot_agent.wire.base import WireModel
+from flashboot_agent.wire.base import Digest, WireModel
 
 ALIGNMENT: Final = 512
 """Bytes that every storage's offset is a multiple of: enough for any vector load and for device copies."""
@@ -74,6 +74,9 @@ class Layout(WireModel):
     """Module path → names of attributes that the model has by construction and that loading removes, in any order.
 
     Tensors (an unpacked weight) as well as scalars and objects; the attaching engine removes them before it binds."""
+
+    structure: Digest | None = None
+    """Of the seed's model before its load (engine/structure.py); None where the arena was not filled from a model."""
 
     @model_validator(mode="after")
     def _everything_lies_inside(self) -> Layout:
