@@ -40,7 +40,9 @@ def attached_bytes(node: Node, uid: str) -> bytes:
     with node.engine(uid) as engine:
         ready, data = engine.attach()
         assert ready.digest == DIGEST
-        eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and pod.way == "clone", "attached")
+        eventually(
+            lambda: (pod := node.pod(uid)) and pod.phase == "attached" and pod.ranks[0].way == "clone", "attached"
+        )
     return data
 
 

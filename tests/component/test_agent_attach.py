@@ -13,7 +13,7 @@ from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import digest_of
 from flashboot_agent.memory import memfd
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.control import Place, Problem
 from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Engine, Node, eventually, layout_for, mapped, wanted
 
 DATA = os.urandom(3 * MIB + 512)
@@ -61,8 +61,8 @@ def test_a_seed_is_sealed_digested_and_handed_to_a_second_pod(node: Node) -> Non
         assert got == ready
         eventually(lambda: all(pod.phase == "attached" for pod in node.observed().pods), "both attached")
         pods = node.observed().pods
-        assert {pod.uid: pod.way for pod in pods} == {first: "seed", second: "clone"}
-        assert all(pod.arena == ARENA and pod.hello_at and pod.attached_at for pod in pods)
+        assert {pod.uid: [rank.way for rank in pod.ranks] for pod in pods} == {first: ["seed"], second: ["clone"]}
+        assert all(pod.ranks[0].arena == ARENA and pod.hello_at and pod.attached_at for pod in pods)
         arena = node.until_sealed()
         assert (arena.way, arena.bytes, arena.watermark, arena.digest) == ("seed", len(DATA), len(DATA), ready.digest)
         assert sorted(arena.pods) == sorted([first, second])
@@ -164,9 +164,9 @@ def test_an_engine_of_another_identity_is_refused_by_field_and_values(node: Node
         assert "'bfloat16'" in refused.problem.message
         pod = node.pod(uid)
         assert pod is not None
-        assert pod.problem == refused.problem
-        engine.send(attach.Clear())
-        eventually(lambda: (pod := node.pod(uid)) and pod.problem is None, "problem cleared")
+        assert pod.ranks[0].problem == refused.problem
+        engine.send(attach.Clear(place=Place()))
+        eventually(lambda: (pod := node.pod(uid)) and not pod.problems, "problem cleared")
 
 
 def test_a_seed_that_goes_before_its_commit_leaves_nothing(node: Node) -> None:
@@ -220,7 +220,7 @@ def test_more_than_the_budget_is_refused_with_numbers(cluster: Cluster) -> None:
 def test_a_malformed_or_misplaced_packet_is_refused_and_changes_nothing(node: Node, packet: bytes) -> None:
     uid = node.publish()
     with node.engine(uid, greet=False) as engine:
-        before = [pod.model_copy(update={"phase": "published"}) for pod in node.observed().pods]
+        before = node.observed().pods
         engine.send(packet)
         refused, _ = engine.receive()
         assert isinstance(refused, attach.Refused)
@@ -253,14 +253,14 @@ def test_troubles_of_an_engine_are_shown_until_it_attaches(node: Node) -> None:
     node.want(wanted("seed", seed_pod=uid, pods=[uid]))
     with node.engine(uid) as engine:
         engine.until(attach.Seed)
-        engine.send(attach.Trouble(problem=trouble))
-        eventually(lambda: (pod := node.pod(uid)) and pod.problem == trouble, "trouble shown")
+        engine.send(attach.Trouble(problem=trouble, place=Place()))
+        eventually(lambda: (pod := node.pod(uid)) and pod.problems == [trouble], "trouble shown")
     eventually(lambda: (pod := node.pod(uid)) and pod.phase == "published", "engine gone")
     assert (pod := node.pod(uid)) is not None
-    assert pod.problem == trouble  # it crashed; the reason stays
+    assert pod.problems == [trouble]  # it crashed; the reason stays
     with node.engine(uid) as engine:
         engine.seed(DATA)
-        eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and not pod.problem, "put right")
+        eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and not pod.problems, "put right")
 
 
 def test_a_pod_that_no_desired_state_names_waits_with_a_note(node: Node) -> None:
@@ -301,13 +301,15 @@ def test_a_killed_agent_comes_back_with_its_sealed_arena_and_its_attached_pods(n
     node.start_agent()
     after = node.until_sealed()
     assert after == before
-    assert (pod := node.pod(uid)) is not None
-    assert (pod.arena, pod.way) == (ARENA, "seed")
+    pod = node.pod(uid)
+    assert pod is not None
+    assert [(rank.arena, rank.way) for rank in pod.ranks] == [(ARENA, "seed")]
     assert pod.attached_at is not None
     with node.engine(uid, attached=True) as engine:
         engine.until(attach.Ready)
         eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached", "attached again")
-        assert node.pod(uid) == pod.model_copy(update={"phase": "attached"})
+        again = [rank.model_copy(update={"phase": "attached"}) for rank in pod.ranks]
+        assert node.pod(uid) == pod.model_copy(update={"ranks": again})
     eventually(lambda: "arena verified" in node.log.read_text(), "digests computed anew")
 
 

@@ -95,7 +95,9 @@ def test_a_node_that_lost_everything_loads_its_image_instead_of_a_checkpoint(rig
     with rig.node.engine(uid) as engine:
         _, data = engine.attach()
         assert data == DATA
-        eventually(lambda: (pod := rig.node.pod(uid)) and pod.phase == "attached" and pod.way == "load", "attached")
+        eventually(
+            lambda: (pod := rig.node.pod(uid)) and pod.phase == "attached" and pod.ranks[0].way == "load", "attached"
+        )
     metrics = rig.node.get("/metrics")[1].decode()
     assert "flashboot_load_seconds_count 1.0" in metrics
 

@@ -10,7 +10,7 @@ from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod, P
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import engine_hash, expected_identity
 from flashboot_operator.core.facts import Agent, Node, Pod, World
-from flashboot_operator.core.replica import Owner
+from flashboot_operator.core.plan import Owner
 from tests.samples import MEMORY
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -69,16 +69,19 @@ def arena(state: str = "sealed", *, watermark: int | None = None, name: str = AR
     return ObservedArena.model_validate(body | more)
 
 
-def seen(name: str, phase: str = "published", problem: Problem | None = None) -> ObservedPod:
+def seen(name: str, phase: str = "published", problem: Problem | None = None, **ranks: str) -> ObservedPod:
+    """`phase`: of its only rank; `ranks`: tp0="attached", tp1="coming". `problem`: of all of them."""
+    phases = ranks or {"tp0": phase}
     return ObservedPod.model_validate(
         {
             "uid": uid(name),
             "namespace": "ns",
             "name": name,
             "model_replica": "m",
-            "phase": phase,
             "published_at": NOW - timedelta(seconds=10),
-            "problem": problem,
+            "ranks": [
+                {"place": {"tp": int(rank[2:])}, "phase": phase, "problem": problem} for rank, phase in phases.items()
+            ],
         }
     )
 

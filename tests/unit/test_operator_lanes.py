@@ -7,8 +7,9 @@ from typing import Any
 from flashboot_agent.wire.control import ObservedArena, ObservedLane, WantedArena
 from flashboot_operator.core.facts import Agent, Node
 from flashboot_operator.core.fanout.pace import Sample
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.progress import line_of
-from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
+from flashboot_operator.core.replica import plan_replica
 from tests.unit.operatorkit import ARENA, agent, arena, owner, pod, seen, world
 
 MIB = 1 << 20

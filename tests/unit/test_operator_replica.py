@@ -7,7 +7,8 @@ from typing import Any
 
 from flashboot_agent.wire.control import Problem, WantedArena
 from flashboot_operator.core.facts import Node
-from flashboot_operator.core.replica import Memory, Owner, plan_replica
+from flashboot_operator.core.plan import Memory, Owner
+from flashboot_operator.core.replica import plan_replica
 from tests.unit.operatorkit import ARENA, DIGEST, NOW, TEMPLATE, agent, arena, owner, pod, seen, uid, world
 
 NOTHING = Memory()

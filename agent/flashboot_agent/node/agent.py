@@ -166,11 +166,13 @@ class Agent:
             self._sockets.serve(pod)
         if not self._holder.recovered:
             return
-        users, attached = node.users(), node.attached()
+        users, attached, halves = node.users(), node.attached(), node.halves()
         loading = self._loads.round(users, self._dropping)
         for arena in node.store.all():
             name = arena.name
-            held = rules.Held(arena.state, name in attached, name in users, arena.leases.read, name in loading)
+            held = rules.Held(
+                arena.state, name in attached, name in users, arena.leases.read, name in loading, name in halves
+            )
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
             wanted = rules.find(arena.name, node.desired.current)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from flashboot_agent._native import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.memory.probe import HostFacts, probe, report
@@ -13,15 +11,8 @@ from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.state import NodeState
+from flashboot_agent.version import own_version
 from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedLane
-
-
-@cache  # asked many times a second, and read from the package's files
-def own_version() -> str:
-    try:
-        return version("flashboot")
-    except PackageNotFoundError:
-        return "0+source"
 
 
 def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observed:
@@ -36,7 +27,7 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
         memory=memory(node, facts),
         link_bytes_per_second=node.link_bytes_per_second,
         certificate_expires_at=node.identity.credentials.expires_at if node.identity is not None else None,
-        pods=[pod.observed(wanted.arena if (wanted := node.wanted_by(pod)) else None) for pod in node.pods],
+        pods=[pod.observed({place: each.arena for place, each in node.wanted_by(pod).items()}) for pod in node.pods],
         arenas=observed_arenas(node),
     )
 

@@ -7,7 +7,7 @@ agent still knows which arena an attached engine maps before the plug-in has con
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,22 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.node.board import Board
 from flashboot_agent.wire.base import ArenaId, Time, Uid, WireModel, now
-from flashboot_agent.wire.control import ObservedPod, PodPhase, Problem, Way
+from flashboot_agent.wire.control import (
+    MAX_RANKS,
+    ObservedPod,
+    ObservedRank,
+    Place,
+    PodPhase,
+    Problem,
+    StartupTimes,
+    Way,
+    least_far,
+)
 from flashboot_agent.wire.door import PublishedPod
 
 log = Log(__name__)
@@ -30,8 +41,9 @@ SAVE_SECONDS: Final = 1.0
 
 
 class Told(WireModel):
-    """What the plug-in of a pod told, in the file."""
+    """What the plug-in of one rank told, in the file."""
 
+    place: Place
     arena: ArenaId | None = None
     hello_at: Time | None = None
     attached_at: Time | None = None
@@ -39,7 +51,15 @@ class Told(WireModel):
     problem: Problem | None = None
 
 
-_FILE: Final = TypeAdapter(dict[Uid, Told])
+_FILE: Final = TypeAdapter(dict[Uid, list[Told]])
+
+
+@dataclass
+class Rank:
+    """One rank of a pod, whose engine has asked."""
+
+    told: Told
+    phase: PodPhase = "published"
 
 
 @dataclass
@@ -47,27 +67,60 @@ class Pod:
     """One published pod."""
 
     meta: PublishedPod
-    told: Told = field(default_factory=Told)
-    phase: PodPhase = "published"
+    ranks: dict[Place, Rank] = field(default_factory=dict)
+    problem: Problem | None = None
+    """What its engine said before any rank spoke."""
+    startup: StartupTimes | None = None
+    """What the process that listens said; it says so again to each agent."""
+    ended: bool = False
+    """This agent saw the last of its engine's connections end, and none begin since."""
 
     @property
     def uid(self) -> str:
         return self.meta.uid
 
-    def observed(self, arena: str | None) -> ObservedPod:
+    @property
+    def phase(self) -> PodPhase:
+        """Of the rank that is least far, of those that asked."""
+        return least_far(rank.phase for rank in self.ranks.values())
+
+    @property
+    def arenas(self) -> set[str]:
+        """Those that its engines attached to, or did before they ended."""
+        return {rank.told.arena for rank in self.ranks.values() if rank.told.arena}
+
+    def arena_at(self, place: Place) -> str | None:
+        """The one that the rank attached to."""
+        rank = self.ranks.get(place)
+        return rank.told.arena if rank else None
+
+    def observed(self, expected: Mapping[Place, str]) -> ObservedPod:
+        """`expected`: the arenas that belong to the pod by the last desired state."""
+        silent = {place: Rank(Told(place=place)) for place in expected}
+        ranks = sorted({**silent, **self.ranks}.items(), key=lambda item: (item[0].draft, item[0].pp, item[0].tp))
         return ObservedPod(
             uid=self.meta.uid,
             namespace=self.meta.namespace,
             name=self.meta.name,
             model_replica=self.meta.model_replica,
-            arena=self.told.arena or arena,
-            phase=self.phase,
             published_at=self.meta.published_at,
-            hello_at=self.told.hello_at,
-            attached_at=self.told.attached_at,
-            way=self.told.way,
-            problem=self.told.problem,
+            ranks=[_observed(rank, expected.get(place)) for place, rank in ranks][:MAX_RANKS],
+            problem=self.problem,
+            startup=self.startup,
         )
+
+
+def _observed(rank: Rank, expected: str | None) -> ObservedRank:
+    told = rank.told
+    return ObservedRank(
+        place=told.place,
+        arena=told.arena or expected,
+        phase=rank.phase,
+        hello_at=told.hello_at,
+        attached_at=told.attached_at,
+        way=told.way,
+        problem=told.problem,
+    )
 
 
 class PodTable:
@@ -77,7 +130,7 @@ class PodTable:
         self._path = folder / FILE
         self._board = board
         self._pods: dict[str, Pod] = {}
-        self._before: dict[str, Told] = {}
+        self._before: dict[str, list[Told]] = {}
         """What the last agent knew; moves into `_pods` as the pods are seen."""
         self._unsaved = False
         self._saved_at = 0.0
@@ -104,7 +157,8 @@ class PodTable:
         gone = [self._pods.pop(uid) for uid in self._pods.keys() - published.keys()]
         new: list[Pod] = []
         for uid in published.keys() - self._pods.keys():
-            pod = self._pods[uid] = Pod(published[uid], self._before.pop(uid, Told()))
+            told = self._before.pop(uid, [])
+            pod = self._pods[uid] = Pod(published[uid], {each.place: Rank(each) for each in told})
             new.append(pod)
             log.info("pod published", pod=uid, namespace=pod.meta.namespace, name=pod.meta.name)
         for pod in gone:
@@ -115,37 +169,65 @@ class PodTable:
             self._board.changed()
         return new, gone
 
-    def phase(self, pod: Pod, phase: PodPhase) -> None:
-        if pod.phase != phase:
-            pod.phase = phase
+    def phase(self, rank: Rank, phase: PodPhase) -> None:
+        if rank.phase != phase:
+            rank.phase = phase
             self._board.changed()
 
-    def hello(self, pod: Pod, at: datetime) -> None:
-        """The first time that its engine asked counts."""
-        if pod.told.hello_at is None:
-            self._tell(pod, hello_at=at)
+    def hello(self, pod: Pod, place: Place, at: datetime) -> Rank:
+        """A rank asks; the first time that it did counts. Raises BadRequest when the pod has too many."""
+        rank = self._rank(pod, place)
+        pod.problem, pod.ended = None, False
+        if rank.told.hello_at is None:
+            self._tell(pod, rank, hello_at=at)
+        return rank
 
-    def attached(self, pod: Pod, arena: str, way: Way) -> None:
-        pod.phase = "attached"
-        again = pod.told.arena == arena and pod.told.attached_at is not None
-        self._tell(pod, arena=arena, way=way, problem=None, attached_at=pod.told.attached_at if again else now())
+    def attached(self, pod: Pod, rank: Rank, arena: str, way: Way) -> None:
+        rank.phase = "attached"
+        again = rank.told.arena == arena and rank.told.attached_at is not None
+        since = rank.told.attached_at if again else now()
+        self._tell(pod, rank, arena=arena, way=way, problem=None, attached_at=since)
 
-    def trouble(self, pod: Pod, problem: Problem | None) -> None:
-        """On disk by a later `update`: a plug-in that complains without end must not make one write a complaint."""
-        if pod.told.problem != problem:
-            pod.told = pod.told.model_copy(update={"problem": problem})
+    def trouble(self, pod: Pod, place: Place | None, problem: Problem | None) -> None:
+        """Of a rank, or of the engine as a whole. On disk by a later `update`: a plug-in that complains without end
+        must not make one write a complaint. Raises BadRequest when the pod has too many ranks."""
+        if place is None:
+            if pod.problem != problem:
+                pod.problem = problem
+                self._board.changed()
+            return
+        rank = self._rank(pod, place)
+        if rank.told.problem != problem:
+            rank.told = rank.told.model_copy(update={"problem": problem})
             self._unsaved = True
             self._board.changed()
 
-    def _tell(self, pod: Pod, **facts: object) -> None:
-        pod.told = pod.told.model_copy(update=facts)
+    def started(self, pod: Pod, times: StartupTimes) -> None:
+        """The engine's API is ready; of an engine that was started again the later times count."""
+        if pod.startup != times:
+            pod.startup = times
+            self._board.changed()
+
+    def ended(self, pod: Pod) -> None:
+        """No connection of its engine is left."""
+        pod.ended = True
+        self._board.changed()
+
+    def _rank(self, pod: Pod, place: Place) -> Rank:
+        if place not in pod.ranks and len(pod.ranks) >= MAX_RANKS:
+            raise BadRequest(f"pod {pod.uid} has {MAX_RANKS} ranks already, and now {place}")
+        return pod.ranks.setdefault(place, Rank(Told(place=place)))
+
+    def _tell(self, pod: Pod, rank: Rank, **facts: object) -> None:
+        rank.told = rank.told.model_copy(update=facts)
         if self._pods.get(pod.uid) is pod:
             self._save()
         self._board.changed()
 
     def _save(self) -> None:
         self._unsaved, self._saved_at = False, time.monotonic()
-        write_atomically(self._path, _FILE.dump_json({uid: pod.told for uid, pod in self._pods.items()}, by_alias=True))
+        told = {uid: [rank.told for rank in pod.ranks.values()] for uid, pod in self._pods.items()}
+        write_atomically(self._path, _FILE.dump_json(told, by_alias=True))
 
 
 def read_published(folder: Path, known: dict[str, PublishedPod]) -> dict[str, PublishedPod]:

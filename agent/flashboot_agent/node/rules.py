@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,24 +11,25 @@ from flashboot_agent.wire.control import ArenaState, Desired, Place, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 
 
-def arena_of(pod: PublishedPod, desired: Desired | None, place: Place | None = None) -> WantedArena | None:
-    """The wanted arena that lists the pod, or else the only one of the pod's ModelReplica.
-
-    `place` narrows the choice once the plug-in has said which rank it is.
-    """
+def arenas_of(pod: PublishedPod, desired: Desired | None) -> dict[Place, WantedArena]:
+    """The wanted arenas of the pod's ranks: those that list it, or else those of its ModelReplica, each the only one of
+    its place."""
     if desired is None:
-        return None
-    arenas = [arena for arena in desired.arenas if place is None or arena.place == place]
-    listed = [arena for arena in arenas if pod.uid in arena.pods]
-    if listed:
-        return listed[0]
+        return {}
+    listed = [arena for arena in desired.arenas if pod.uid in arena.pods]
     same = [
         arena
-        for arena in arenas
+        for arena in desired.arenas
         if pod.model_replica is not None
         and (arena.namespace, arena.model_replica) == (pod.namespace, pod.model_replica)
     ]
-    return same[0] if len(same) == 1 else None
+    found: dict[Place, WantedArena] = {}
+    twice: set[Place] = set()
+    for arena in listed or same:
+        if arena.place in found and not listed:
+            twice.add(arena.place)  # no guess
+        found.setdefault(arena.place, arena)
+    return {place: arena for place, arena in found.items() if place not in twice}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Held:
     """A child is connected. Those that take nothing are given up by the server, so that this ends."""
     loading: bool = False
     """It is filled from an image, and shall be."""
+    half: bool = False
+    """It is a part of a seed whose engine ended before it sealed the arenas of all its ranks."""
 
 
 def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> bool:
@@ -51,9 +55,11 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
 
     A pod uses it when its engine is attached, or when the last desired state, however old, gives it to the pod.
     """
-    if held.attached or (held.state == "sealed" and held.read):
+    if held.state == "sealed" and held.read:
         return True  # a source does not go from under a child
-    if held.state == "seeding":
+    if held.attached and not held.half:
+        return True
+    if held.half or held.state == "seeding":
         return False  # its engine is gone; half a seed is of no use
     wanted = find(name, desired)
     if wanted is None:
@@ -70,16 +76,25 @@ def clones(wanted: WantedArena, state: ArenaState | None, *, used: bool) -> bool
     return used or state == "filling"
 
 
-def loads(wanted: WantedArena, state: ArenaState | None, image: Manifest | None, *, used: bool, begun: bool) -> bool:
+def loads(
+    wanted: WantedArena,
+    state: ArenaState | None,
+    image: Manifest | None,
+    *,
+    used: bool,
+    begun: bool,
+    whole: bool = True,
+) -> bool:
     """Shall it be filled from `image`, the one of this arena that is on this node's disk, rather than by a clone or a
-    seed? `begun`: what is here of it comes from the image.
+    seed? `begun`: what is here of it comes from the image. `whole`: the other ranks of its pods are at hand too; a
+    seed fills the arenas of all its ranks or of none.
 
     A parent is faster than a disk and surely has what is wanted, so that a load begins only where there is none."""
     if image is None or wanted.role == "hold" or state in ("sealed", "seeding"):
         return False
     if wanted.identity not in (None, image.identity) or wanted.digest not in (None, image.digest):
         return False
-    return begun or (used and state is None and not any(lane.parents for lane in wanted.lanes))
+    return begun or (used and whole and state is None and not any(lane.parents for lane in wanted.lanes))
 
 
 def find(name: str, desired: Desired | None) -> WantedArena | None:
@@ -90,16 +105,31 @@ Answer = Literal["coming", "ready", "seed"]
 
 
 def answer(
-    uid: str, wanted: WantedArena | None, state: ArenaState | None, *, loads: bool = False
+    uid: str, wanted: WantedArena | None, state: ArenaState | None, *, loads: bool = False, taken: bool = False
 ) -> tuple[Answer, str]:
-    """What the plug-in of pod `uid` is told now, and what it waits for. `loads`: an image is, or will be, loaded."""
+    """What a rank of pod `uid` is told now, and what it waits for. `loads`: an image is, or will be, loaded. `taken`:
+    another process of this rank, a copy of the model in the same pod, was asked to fill the arena."""
     if state == "sealed":
         return "ready", ""
     if loads:
         return "coming", "the arena is loaded from its image on this node"
-    if wanted is not None and state is None and wanted.role == "seed" and wanted.seed_pod == uid:
+    if taken:
+        return "coming", "another engine process of this pod loads the checkpoint"
+    if wanted is not None and state is None and _seeds(uid, wanted):
         return "seed", ""
     return "coming", _waits_for(wanted, state)
+
+
+def unallocated(uid: str, wanted: Mapping[Place, WantedArena], held: Collection[str]) -> list[Place]:
+    """The ranks of pod `uid` whose arena has no memory here yet and comes from elsewhere. `held`: arenas that have.
+
+    The memory-sampling rule: while there are any, no rank of the pod may measure free memory. SGLang compares what its
+    ranks find, and what an arena will take must be gone by then."""
+    return [place for place, each in wanted.items() if each.arena not in held and not _seeds(uid, each)]
+
+
+def _seeds(uid: str, wanted: WantedArena) -> bool:
+    return wanted.role == "seed" and wanted.seed_pod == uid
 
 
 def _waits_for(wanted: WantedArena | None, state: ArenaState | None) -> str:

@@ -1,8 +1,9 @@
-"""One conversation with one plug-in over its pod's socket (wire/attach.py). Lives as long as the connection.
+"""One conversation with one rank's plug-in over its pod's socket (wire/attach.py). Lives as long as the connection.
 
     new ──hello──► waiting ──sealed──► served            (ready; attached, problem, clear)
                       └──elected──► asked ──allocate──► writing ──commit──► served
     another identity: refused, and open for `problem` and `clear` only
+    new ──started──► started                            (the process that listens; no rank)
 
 Holds always: a message out of order, malformed or torn is refused, ends the connection and changes nothing; an arena
 whose seed goes before its commit is dropped.
@@ -32,16 +33,17 @@ from flashboot_agent.node import documents, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.desired import error_text
 from flashboot_agent.node.packets import Packet, PacketSocket
-from flashboot_agent.node.pods import Pod
+from flashboot_agent.node.pods import Pod, Rank
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.transport.base import ArenaMeta
+from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.base import WireModel, now
-from flashboot_agent.wire.control import Place, WantedArena
+from flashboot_agent.wire.control import Place, PodPhase, WantedArena
 
 log = Log(__name__)
 
-Step = Literal["new", "waiting", "asked", "writing", "served", "refused"]
+Step = Literal["new", "waiting", "asked", "writing", "served", "refused", "started"]
 
 
 class Session:
@@ -54,6 +56,8 @@ class Session:
         self._inbox: asyncio.Queue[Packet | BadRequest | None] = asyncio.Queue(maxsize=16)
         self._step: Step = "new"
         self._hello: attach.Hello | None = None
+        self._rank: Rank | None = None
+        """Which of the pod's ranks it is, once it said hello."""
         self._served = ""
         """The arena that this plug-in got."""
         self.seeding: str | None = None
@@ -62,6 +66,16 @@ class Session:
     @property
     def pod(self) -> Pod:
         return self._pod
+
+    @property
+    def rank(self) -> Rank | None:
+        return self._rank
+
+    @property
+    def asked(self) -> str | None:
+        """The arena that this plug-in was asked to fill, or fills."""
+        wanted = self._wanted() if self._step == "asked" else None
+        return self.seeding or (wanted.arena if wanted else None)
 
     async def serve(self) -> None:
         reader = asyncio.create_task(self._read())
@@ -79,9 +93,15 @@ class Session:
                     packet.close()
             self._socket.close()
             self._node.sessions.discard(self)
-            if not any(session.pod is self._pod for session in self._node.sessions):
-                self._node.pods.phase(self._pod, "published")
+            self._left()
             self._node.board.changed()  # a half seed is dropped by the next round
+
+    def _left(self) -> None:
+        others = [session for session in self._node.sessions if session.pod is self._pod and session.rank is not None]
+        if self._rank is not None and all(session.rank is not self._rank for session in others):
+            self._node.pods.phase(self._rank, "published")
+        if self._rank is not None and not others:
+            self._node.pods.ended(self._pod)
 
     async def _read(self) -> None:
         try:
@@ -164,24 +184,32 @@ class Session:
                 self._require("served", message)
                 self._attached()
             case attach.Trouble():
-                log.warning("engine in trouble", pod=self._pod.uid, **message.problem.model_dump(exclude_none=True))
-                self._node.pods.trouble(self._pod, message.problem)
+                place = str(message.place or "")
+                problem = message.problem.model_dump(exclude_none=True)
+                log.warning("engine in trouble", pod=self._pod.uid, place=place, **problem)
+                self._node.pods.trouble(self._pod, message.place, message.problem)
+            case attach.Started():
+                self._require("new", message)
+                self._step = "started"
+                self._node.pods.started(self._pod, message.times)
             case attach.Clear():
-                self._node.pods.trouble(self._pod, None)
+                self._node.pods.trouble(self._pod, message.place, None)
+            case attach.Ask():
+                await self._send(attach.Agent(node=self._node.settings.node, version=own_version()))
 
     def _require(self, step: Step, message: BaseModel) -> None:
         if self._step != step:
             raise BadRequest(f"{type(message).__name__.lower()} out of order: this connection is {self._step}")
 
     async def _greet(self, hello: attach.Hello) -> None:
+        self._rank = self._node.pods.hello(self._pod, hello.place, now())
         self._hello = hello
         self._step = "waiting"
-        self._node.pods.hello(self._pod, now())
-        self._node.pods.phase(self._pod, "attached" if hello.attached else "connected")
+        self._phase("attached" if hello.attached else "connected")
         log.info("plug-in says hello", pod=self._pod.uid, place=str(hello.place), attached=hello.attached)
 
     async def _allocate(self, nbytes: int) -> None:
-        wanted = self._node.wanted_by(self._pod, self._place())
+        wanted = self._wanted()
         if wanted is None or wanted.role != "seed" or wanted.seed_pod != self._pod.uid:
             self._step = "waiting"
             await self._refuse(NotReady("this pod is no longer the elected seed; wait for ready or seed"))
@@ -192,7 +220,7 @@ class Session:
             fd = arena.export(writable=True)
         except FlashBootError as error:
             self.seeding = None
-            self._node.pods.trouble(self._pod, error.problem())
+            self._trouble(error)
             await self._refuse(error)
             return
         try:
@@ -218,7 +246,15 @@ class Session:
         except FlashBootError as error:  # still mapped, or another identity: the plug-in may put it right
             await self._refuse(error)
             return
-        log.info("seed sealed", arena=arena.name, pod=self._pod.uid, digest=arena.record.digest, bytes=arena.nbytes)
+        place = str(self._hello.place)
+        log.info(
+            "seed sealed",
+            arena=arena.name,
+            pod=self._pod.uid,
+            place=place,
+            digest=arena.record.digest,
+            bytes=arena.nbytes,
+        )
         self.seeding = None
         await self._ready(arena)
 
@@ -235,23 +271,44 @@ class Session:
         arena = self._node.store.get(self._served)
         seeded = arena is not None and arena.record.seed_pod == self._pod.uid
         loaded = arena is not None and arena.record.way == "load"
-        self._node.pods.attached(self._pod, self._served, "seed" if seeded else "load" if loaded else "clone")
-        log.info("engine attached", arena=self._served, pod=self._pod.uid, way=self._pod.told.way)
+        assert self._rank is not None
+        self._node.pods.attached(
+            self._pod, self._rank, self._served, "seed" if seeded else "load" if loaded else "clone"
+        )
+        told = self._rank.told
+        log.info("engine attached", arena=self._served, pod=self._pod.uid, place=str(told.place), way=told.way)
 
     # To the plug-in
 
-    def _place(self) -> Place | None:
-        return self._hello.place if self._hello else None
+    def _wanted(self) -> WantedArena | None:
+        return self._node.wanted_by(self._pod).get(self._hello.place) if self._hello else None
+
+    def _phase(self, phase: PodPhase) -> None:
+        assert self._rank is not None
+        self._node.pods.phase(self._rank, phase)
+
+    def _trouble(self, error: FlashBootError) -> None:
+        assert self._hello is not None
+        self._node.pods.trouble(self._pod, self._hello.place, error.problem())
+
+    def _unallocated(self) -> list[Place]:
+        """The memory-sampling rule: ranks of this pod whose memory is not reserved yet."""
+        held = {arena.name for arena in self._node.store.all()}
+        return rules.unallocated(self._pod.uid, self._node.wanted_by(self._pod), held)
 
     def _decide(self) -> tuple[rules.Answer, str, WantedArena | None, Arena | None]:
-        wanted = self._node.wanted_by(self._pod, self._place())
-        name = wanted.arena if wanted else self._pod.told.arena
+        wanted = self._wanted()
+        name = wanted.arena if wanted else self._rank.told.arena if self._rank else None
         arena = self._node.store.get(name) if name else None
         state = arena.state if arena else None
         if wanted is None and arena is not None and self._hello is not None and not self._hello.attached:
             state = None  # a pod that is listed nowhere gets nothing new
         loads = wanted is not None and self._node.loading(wanted, used=True)
-        answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads)
+        taken = wanted is not None and any(each.asked == name for each in self._node.sessions if each is not self)
+        answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads, taken=taken)
+        if answer == "ready" and self._hello is not None and not self._hello.attached and (late := self._unallocated()):
+            names = ", ".join(map(str, late))
+            answer, note = "coming", f"all bytes are here; the memory of {names} of this pod is not reserved yet"
         return answer, note, wanted, arena
 
     async def _answer(self) -> None:
@@ -259,17 +316,17 @@ class Session:
         answer, note, wanted, arena = self._decide()
         if arena is not None and (mismatch := self._mismatch(arena)) is not None:
             self._step = "refused"
-            self._node.pods.trouble(self._pod, mismatch.problem())
+            self._trouble(mismatch)
             await self._refuse(mismatch)
         elif answer == "ready" and arena is not None:
             await self._ready(arena)
         elif answer == "seed" and wanted is not None and not self._hello.attached:
             self._step = "asked"
-            self._node.pods.phase(self._pod, "seeding")
+            self._phase("seeding")
             await self._send(attach.Seed(arena=wanted.arena))
         else:
             if not self._hello.attached:
-                self._node.pods.phase(self._pod, "coming")
+                self._phase("coming")
             await self._send(self._coming(arena, wanted, note))
 
     def _coming(self, arena: Arena | None, wanted: WantedArena | None, note: str) -> attach.Coming:
@@ -278,7 +335,7 @@ class Session:
         if filler is not None:
             note = filler.problem.message if filler.problem else filler.note
         return attach.Coming(
-            allocated=arena is not None,
+            allocated=arena is not None and not self._unallocated(),
             bytes=arena.nbytes if arena else 0,
             watermark=arena.watermark if arena else 0,
             note=note[:4096],

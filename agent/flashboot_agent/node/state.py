@@ -48,27 +48,45 @@ class NodeState:
     known: bool = False
     """The holder and the door's files were read: from now on an arena that is not here is not here."""
 
-    def wanted_by(self, pod: Pod, place: Place | None = None) -> WantedArena | None:
-        return rules.arena_of(pod.meta, self.desired.current, place)
+    def wanted_by(self, pod: Pod) -> dict[Place, WantedArena]:
+        return rules.arenas_of(pod.meta, self.desired.current)
 
     def loading(self, wanted: WantedArena, *, used: bool) -> bool:
         """Whether it is, or shall be, filled from its image."""
         arena = self.store.get(wanted.arena)
         begun = arena is not None and arena.record.way == "load"
-        image = self.images.find(wanted.arena)
-        return rules.loads(wanted, arena.state if arena else None, image, used=used, begun=begun)
+        image, whole = self.images.find(wanted.arena), self._all_at_hand(wanted)
+        return rules.loads(wanted, arena.state if arena else None, image, used=used, begun=begun, whole=whole)
+
+    def _all_at_hand(self, wanted: WantedArena) -> bool:
+        """Whether every rank of the pods of this arena has an image or a sealed arena here."""
+        ranks = [self.wanted_by(pod).values() for pod in self.pods if pod.uid in wanted.pods]
+        names = {each.arena for mine in ranks for each in mine} - {wanted.arena}
+        held = {name: self.store.get(name) for name in names}
+        sealed = {name for name, arena in held.items() if arena is not None and arena.state == "sealed"}
+        return all(name in sealed or self.images.find(name) is not None for name in names)
 
     def users(self) -> dict[str, list[str]]:
         """Arena → published pods that have it, or belong to it by the last desired state."""
         found: dict[str, list[str]] = {}
         for pod in self.pods:
-            wanted = self.wanted_by(pod)
-            for name in {pod.told.arena, wanted.arena if wanted else None} - {None}:
-                found.setdefault(str(name), []).append(pod.uid)
+            for name in pod.arenas | {wanted.arena for wanted in self.wanted_by(pod).values()}:
+                found.setdefault(name, []).append(pod.uid)
         return found
 
     def attached(self) -> set[str]:
         """Arenas that an engine has, or writes."""
-        return {pod.told.arena for pod in self.pods if pod.told.arena} | {
-            session.seeding for session in self.sessions if session.seeding
-        }
+        had = {arena for pod in self.pods for arena in pod.arenas}
+        return had | {session.seeding for session in self.sessions if session.seeding}
+
+    def halves(self) -> set[str]:
+        """Sealed arenas of a seed whose engine ended before it sealed those of all its ranks. The pod's next engine
+        fills all of them anew: its ranks measure memory together, and must find it alike."""
+        found: set[str] = set()
+        for pod in self.pods:
+            seeded = [each for each in self.wanted_by(pod).values() if each.role == "seed" and each.seed_pod == pod.uid]
+            held = [self.store.get(wanted.arena) for wanted in seeded]
+            sealed = [arena for arena in held if arena is not None and arena.state == "sealed"]
+            if pod.ended and len(sealed) < len(seeded):
+                found.update(arena.name for arena in sealed if arena.record.seed_pod == pod.uid)
+        return found

@@ -14,6 +14,9 @@ memory travel as file descriptors beside the message. The per-pod socket is the 
                                          ←    ready + [arena fd read-only, layout fd]
     attached                             →
     problem | clear                      →    at any time: a trouble for status, or its end
+    started                              →    from the process that listens for requests, instead of a hello
+    ask                                  →    at any time, without a hello: who is there?
+                                         ←    agent
                                          ←    refused                             typed; the plug-in decides, loudly
 
 The connection stays open for the engine's life; the agent learns of the engine's death by its end. After a restart of
@@ -27,8 +30,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from flashboot_agent.wire.base import ArenaId, Digest, WireModel
-from flashboot_agent.wire.control import Place, Problem
+from flashboot_agent.wire.control import Place, Problem, StartupTimes
 
+PROTOCOL: Final = 1
 SOCKET_NAME: Final = "agent.sock"
 MOUNT_PATH: Final = "/flashboot"
 MAX_MESSAGE: Final = 65536
@@ -64,16 +68,35 @@ class Attached(WireModel):
 class Trouble(WireModel):
     type: Literal["problem"] = "problem"
     problem: Problem
+    place: Place | None = None
+    """Whose trouble it is; None: of the whole engine, before it has ranks."""
 
 
 class Clear(WireModel):
     type: Literal["clear"] = "clear"
+    place: Place | None = None
+    """Whose trouble ended."""
+
+
+class Started(WireModel):
+    """The engine answers requests; how long its phases took. Said on a connection of its own, and again to each new
+    agent."""
+
+    type: Literal["started"] = "started"
+    times: StartupTimes
+
+
+class Ask(WireModel):
+    """Who is there? For `flashboot doctor`; the agent's idea of the pod stays as it is."""
+
+    type: Literal["ask"] = "ask"
 
 
 class Coming(WireModel):
     type: Literal["coming"] = "coming"
     allocated: bool
-    """The arena's memory is reserved at full size (the memory-sampling rule waits for this)."""
+    """The memory of the arenas of all ranks of this pod is reserved at full size, but for those that this pod seeds
+    (the memory-sampling rule waits for this)."""
     bytes: int
     watermark: int
     note: str
@@ -106,8 +129,17 @@ class Refused(WireModel):
     problem: Problem
 
 
-FromEngine = Annotated[Hello | Allocate | Commit | Attached | Trouble | Clear, Field(discriminator="type")]
-FromAgent = Annotated[Coming | Ready | Seed | Writable | Refused, Field(discriminator="type")]
+class Agent(WireModel):
+    type: Literal["agent"] = "agent"
+    protocol: Literal[1] = PROTOCOL
+    node: str
+    version: str
+
+
+FromEngine = Annotated[
+    Hello | Allocate | Commit | Attached | Trouble | Clear | Started | Ask, Field(discriminator="type")
+]
+FromAgent = Annotated[Coming | Ready | Seed | Writable | Refused | Agent, Field(discriminator="type")]
 
 from_engine: TypeAdapter[FromEngine] = TypeAdapter(FromEngine)
 from_agent: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)

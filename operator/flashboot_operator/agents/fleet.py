@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from flashboot_agent.wire.control import WantedArena
@@ -43,7 +43,7 @@ class Fleet:
         self._on_change = on_change
         self._agents: dict[str, NodeAgent] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._wanted: dict[Key, Mapping[str, WantedArena]] = {}
+        self._wanted: dict[Key, Mapping[str, Sequence[WantedArena]]] = {}
         self._looked_at: dict[Key, int] = {}
         self._heard_at: dict[str, int] = {}
         self._missing_since: dict[str, float] = {}
@@ -117,8 +117,8 @@ class Fleet:
 
     # What is wanted
 
-    def want(self, key: Key, wanted: Mapping[str, WantedArena], sequence: int) -> None:
-        """The whole of what one ModelReplica wants, decided with what was heard up to `sequence`."""
+    def want(self, key: Key, wanted: Mapping[str, Sequence[WantedArena]], sequence: int) -> None:
+        """The whole of what one ModelReplica wants, node by node, decided with what was heard up to `sequence`."""
         before = self._wanted.get(key, {})
         if wanted:
             self._wanted[key] = wanted
@@ -170,7 +170,7 @@ class Fleet:
         if any(self._looked_at.get(key, -1) < heard for key in agent.gate):
             return None
         agent.gate = set()
-        mine = [wanted[node] for wanted in self._wanted.values() if node in wanted]
+        mine = [arena for wanted in self._wanted.values() for arena in wanted.get(node, ())]
         return sorted(mine, key=lambda a: a.arena)
 
     # Who is there

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
+from flashboot_agent.wire.control import MAX_RANKS
 from flashboot_operator.api.base import ApiModel, camel, rules
 
 ModelName = Annotated[
@@ -18,7 +19,8 @@ ModelName = Annotated[
 Revision = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@:+-]*$")]
 Size = Annotated[int, Field(ge=1, le=1024)]
 
-ONE_RANK = "is not supported in this version: only replicas of one rank can be cloned so far, so it must be 1"
+TOO_MANY_RANKS = f"parallelism.tensor times parallelism.pipeline are the ranks of one pod, of which {MAX_RANKS} can be"
+EXPERT_DIVIDES = "parallelism.expert must divide parallelism.tensor: experts are spread over tensor ranks"
 
 
 class Model(ApiModel):
@@ -54,30 +56,31 @@ class Group(ApiModel):
 
 
 class Parallelism(ApiModel):
-    """Over how many ranks a replica is spread. All sizes must be 1 in this version."""
+    """Over how many ranks a replica is spread, as the engine's arguments say. Immutable: it is part of what the arenas
+    are."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            *(
-                {"rule": f"self.{n} == 1", "message": f"parallelism.{n} {ONE_RANK}", "fieldPath": f".{n}"}
-                for n in ("tensor", "pipeline", "data", "expert")
-            )
+            {"rule": f"self.tensor * self.pipeline <= {MAX_RANKS}", "message": TOO_MANY_RANKS, "fieldPath": ".tensor"},
+            {"rule": "self.tensor % self.expert == 0", "message": EXPERT_DIVIDES, "fieldPath": ".expert"},
         )
     )
     tensor: Size = 1
-    """Tensor parallel size."""
+    """Tensor parallel size (`--tp-size`). With `pipeline` it says which ranks there are: one arena for each."""
     pipeline: Size = 1
-    """Pipeline parallel size."""
+    """Pipeline parallel size (`--pp-size`)."""
     data: Size = 1
-    """Data parallel size of the attention part."""
+    """Data parallel size: of the attention part inside the tensor ranks (`--attn-dp-size`), or of whole copies in one
+    pod (`--dp-size`), which share the arenas."""
     expert: Size = 1
-    """Expert parallel size."""
+    """Expert parallel size (`--ep-size`), inside the tensor ranks."""
 
     @model_validator(mode="after")
-    def _one(self) -> Parallelism:
-        for name in ("tensor", "pipeline", "data", "expert"):
-            if getattr(self, name) != 1:
-                raise ValueError(f"parallelism.{name} {ONE_RANK}")
+    def _possible(self) -> Parallelism:
+        if self.tensor * self.pipeline > MAX_RANKS:
+            raise ValueError(TOO_MANY_RANKS)
+        if self.tensor % self.expert:
+            raise ValueError(EXPERT_DIVIDES)
         return self
 
 
@@ -145,6 +148,13 @@ class Spec(ApiModel):
                 "reason": "FieldValueForbidden",
             },
             {
+                "rule": "self.parallelism == oldSelf.parallelism",
+                "message": "parallelism is immutable: it is part of what the arenas are. Other sizes are another "
+                "ModelReplica",
+                "fieldPath": ".parallelism",
+                "reason": "FieldValueForbidden",
+            },
+            {
                 "rule": "!has(self.replicas) || has(self.template)",
                 "message": "replicas needs a template: without one FlashBoot adopts pods of another workload, "
                 "and that workload is scaled instead",
@@ -168,7 +178,7 @@ class Spec(ApiModel):
     group: Group = Group()
     """How many pods make one replica."""
     parallelism: Parallelism = Parallelism()
-    """Over how many ranks a replica is spread."""
+    """Over how many ranks a replica is spread. Immutable."""
     transfer: Transfer = Transfer()
     """How weights travel."""
     residency: Residency = Residency()

@@ -172,13 +172,13 @@ def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
 
 def _source(to: _Speaker, picture: Picture) -> None:
     if picture.source is not None:
-        text = f"the arena on {picture.source.node} feeds new replicas"
+        text = f"what {picture.source.node} holds feeds new replicas"
         to.say("SourceAvailable", "True", picture.source.reason, text)
     elif picture.seed is not None:
         text = f"nothing is resident; pod {picture.seed} loads the checkpoint"
         to.say("SourceAvailable", "False", "Seeding", text)
     else:
-        text = "no node holds a sealed arena, and no pod can load the checkpoint yet"
+        text = "nothing is resident for all ranks of a replica, and no pod can load the checkpoint yet"
         to.say("SourceAvailable", "False", "NothingResident", text)
 
 

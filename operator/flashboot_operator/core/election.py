@@ -74,20 +74,21 @@ def others_by_rank(sealed: Iterable[Sealed], elected: str) -> list[Sealed]:
 
 @dataclass(frozen=True)
 class SeedCandidate:
-    """A pod whose volume is published, so that its engine can ask."""
+    """A replica whose volumes are published, so that its engines can ask."""
 
     uid: str
+    """Of its pod, or what its pods have in common."""
     bound: datetime
     seeding: bool = False
-    """Its engine fills the arena now."""
+    """One of its ranks fills its arena now."""
     failed: bool = False
-    """It tried and could not."""
+    """One of its ranks tried and could not."""
 
 
 def elect_seed(pods: Iterable[SeedCandidate], current: str | None) -> str | None:
-    """UID of the pod that shall load the checkpoint, None while no pod can.
+    """UID of the replica that shall load the checkpoint, None while none can.
 
-    A seed that failed is replaced by a pod that has not; when all have failed, the present one goes on trying, at the
+    A seed that failed is replaced by one that has not; when all have failed, the present one goes on trying, at the
     pace at which kubelet restarts it.
     """
     candidates = sorted(pods, key=lambda p: (p.bound, p.uid))

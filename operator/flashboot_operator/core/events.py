@@ -14,7 +14,7 @@ from typing import Literal
 
 from flashboot_operator.api.status import Condition, Status
 from flashboot_operator.core.facts import World
-from flashboot_operator.core.replica import ArenaPlan, Owner
+from flashboot_operator.core.plan import ArenaPlan, Owner
 
 RECENT = timedelta(minutes=10)
 
@@ -43,9 +43,9 @@ def notes_of(
             text = (
                 f"pod {plan.seed.name} on {plan.seed.node} loads the checkpoint: no node holds an arena of its identity"
             )
-            notes.append(Note("Normal", "SeedElected", "Elect", text, f"{plan.arena}|{plan.seed.uid}"))
+            notes.append(Note("Normal", "SeedElected", "Elect", text, f"{plan.expected}|{plan.seed.uid}"))
         if plan.source is not None:
-            text = f"the arena on {plan.source.node} feeds new replicas ({plan.source.reason})"
+            text = f"the arena of rank {plan.place} on {plan.source.node} feeds new replicas ({plan.source.reason})"
             sealed_at = plan.sealed[plan.source.node].sealed_at
             notes.append(Note("Normal", "SourceElected", "Elect", text, f"{plan.arena}|{plan.source.node}|{sealed_at}"))
         for node, agent in sorted(world.agents.items()):
@@ -56,10 +56,10 @@ def notes_of(
             if abs(world.now - since) > RECENT:
                 continue
             if arena.way == "clone" and arena.started_at is not None:
-                text = f"{node} clones from {arena.parent or 'a resident peer'}"
+                text = f"{node} clones rank {plan.place} from {arena.parent or 'a resident peer'}"
                 notes.append(Note("Normal", "CloneStarted", "Clone", text, f"{plan.arena}|{node}|{arena.created_at}"))
             for accusation in arena.accusations:
-                text = f"{node} left its parent {accusation.node}: {accusation.problem.message}"
+                text = f"{node}, rank {plan.place}, left its parent {accusation.node}: {accusation.problem.message}"
                 notes.append(
                     Note(
                         "Warning",
@@ -72,7 +72,8 @@ def notes_of(
             if arena.sealed_at is not None:
                 took = arena.sealed_at - (arena.started_at or arena.created_at)
                 reason = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}[arena.way]
-                text = f"{node} holds all {arena.bytes} bytes, verified, after {int(took.total_seconds() * 1000)} ms"
+                ms = int(took.total_seconds() * 1000)
+                text = f"{node} holds all {arena.bytes} bytes of rank {plan.place}, verified, after {ms} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
     was = {c["type"]: c for c in before}
     for condition in status.conditions or []:

@@ -63,6 +63,10 @@ class Pod:
     """Terminating, or ended for good."""
     trouble: Trouble | None = None
     """What kubelet or the scheduler says is wrong with it."""
+    replica: str = ""
+    """What it has in common with the other pods of its replica; empty while a replica is one pod."""
+    index: int = 0
+    """Which of its replica's pods it is."""
 
     @property
     def live(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flashboot_agent.wire.control import ObservedArena, ObservedPod
+from flashboot_agent.wire.control import ObservedArena, ObservedPod, ObservedRank, Place
 from flashboot_operator.core.facts import Agent, Pod, Trouble, World
-from flashboot_operator.core.replica import ArenaPlan
+from flashboot_operator.core.plan import ArenaPlan
+from flashboot_operator.core.ranks import names_of
 from flashboot_operator.core.targets import lanes_of
 
 Stage = Literal[
@@ -33,8 +35,9 @@ ORDER: tuple[Stage, ...] = (
     "EngineStarting",
     "WaitingForVolumes",
     "WaitingForNodes",
+    "Ready",
 )
-"""Which stage names the condition when pods are in several."""
+"""Which stage names a pod whose ranks, and the condition when pods, are in several."""
 
 SILENCE_S = 10.0
 """An agent that is silent for this long is a trouble; before, it may just be restarting."""
@@ -48,17 +51,47 @@ class Line:
     trouble: Trouble | None = None
 
 
-def line_of(pod: Pod, plan: ArenaPlan | None, world: World) -> Line:
-    """The state of one pod."""
+def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
+    """The state of one pod: of the rank that is least far. `plans`: of the arenas of its ranks."""
     if pod.node is None:
         return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", pod.trouble)
-    where = f"pod {pod.name}: rank tp0 on {pod.node}"
     agent = world.agents.get(pod.node)
     if agent is None or not agent.fresh:
+        where = f"pod {pod.name}: {names_of([plan.place for plan in plans] or [Place()])} on {pod.node}"
         return _silent(pod, where, world.missing_agents.get(pod.node, 0.0))
-    seen, arena = agent.pod(pod.uid), agent.arena(plan.arena) if plan else None
-    stage, words = _unknown(pod) if seen is None else _known(pod, seen, arena, plan, agent)
-    return Line(pod.name, stage, f"{where} {words}", _trouble(where, seen, arena) or pod.trouble)
+    seen = agent.pod(pod.uid)
+    ranks = [_rank_line(pod, plan.place, plan, agent, seen) for plan in plans] or [
+        _rank_line(pod, Place(), None, agent, seen)
+    ]
+    worst = min(ranks, key=lambda line: ORDER.index(line.stage))
+    troubles = (line.trouble for line in ranks)
+    trouble = next((each for each in troubles if each), None) or _of_the_whole(pod, plans, seen) or pod.trouble
+    left = sum(1 for line in ranks if line.stage != "Ready")
+    more = f"; {left} of its {len(ranks)} ranks are not ready" if left > 1 else ""
+    return Line(pod.name, worst.stage, worst.text + more, trouble)
+
+
+def _rank_line(pod: Pod, place: Place, plan: ArenaPlan | None, agent: Agent, seen: ObservedPod | None) -> Line:
+    where = f"pod {pod.name}: rank {place} on {pod.node}"
+    arena, rank = agent.arena(plan.arena) if plan else None, seen.rank(place) if seen else None
+    stage, words = _unknown(pod) if seen is None else _known(pod, rank, arena, plan, agent)
+    return Line(pod.name, stage, f"{where} {words}", _trouble(where, rank, arena))
+
+
+def _of_the_whole(pod: Pod, plans: Sequence[ArenaPlan], seen: ObservedPod | None) -> Trouble | None:
+    """What is wrong with the engine rather than with one of its ranks."""
+    if seen is None:
+        return None
+    where = f"pod {pod.name} on {pod.node}"
+    if seen.problem is not None:
+        return Trouble(seen.problem.reason, f"{where}: {seen.problem.message}")
+    expected = [plan.place for plan in plans]
+    odd = [rank.place for rank in seen.ranks if rank.hello_at is not None and rank.place not in expected]
+    if not odd or not expected:
+        return None
+    words = "spec.parallelism must say what the engine's arguments say"
+    text = f"{where}: its engine has {names_of(odd)}, expected are {names_of(expected)}; {words}"
+    return Trouble("RanksDiffer", text)
 
 
 def _silent(pod: Pod, where: str, silent: float) -> Line:
@@ -80,9 +113,9 @@ def _unknown(pod: Pod) -> tuple[Stage, str]:
 
 
 def _known(
-    pod: Pod, seen: ObservedPod, arena: ObservedArena | None, plan: ArenaPlan | None, agent: Agent
+    pod: Pod, rank: ObservedRank | None, arena: ObservedArena | None, plan: ArenaPlan | None, agent: Agent
 ) -> tuple[Stage, str]:
-    if seen.phase == "attached":
+    if rank is not None and rank.phase == "attached":
         return (
             ("Ready", "is Ready") if pod.ready else ("EngineStarting", "has its weights, its engine is not Ready yet")
         )
@@ -116,8 +149,8 @@ def _parents(plan: ArenaPlan | None, node: str, arena: ObservedArena | None) -> 
     return ", ".join(names) or None
 
 
-def _trouble(where: str, seen: ObservedPod | None, arena: ObservedArena | None) -> Trouble | None:
-    for problem in (seen.problem if seen else None, arena.problem if arena and arena.state != "sealed" else None):
+def _trouble(where: str, rank: ObservedRank | None, arena: ObservedArena | None) -> Trouble | None:
+    for problem in (rank.problem if rank else None, arena.problem if arena and arena.state != "sealed" else None):
         if problem is not None:
             return Trouble(problem.reason, f"{where}: {problem.message}")
     return None

@@ -3,90 +3,38 @@
 Everything is computed anew from the world each time. The only memory is, per arena, the name of the present source and
 seed, which keeps elections stable, and who was found slow; without it (after a restart) the same facts lead to a sound
 choice again.
+
+Replicas that are alike need one arena per rank. These are decided together: cloned when each rank's is complete
+somewhere, and else seeded, by one replica for all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import Lane, ObservedArena, Place, WantedArena
-from flashboot_operator.api.modelreplica import Spec
-from flashboot_operator.core.election import Sealed, Source, elect_source, others_by_rank
+from flashboot_agent.wire.control import ObservedArena, Place
+from flashboot_operator.core.election import Sealed, elect_source, others_by_rank
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Node, Pod, World
-from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
-from flashboot_operator.core.fanout.model import Plan
-from flashboot_operator.core.fanout.pace import Slow, judge
-from flashboot_operator.core.seeding import at_work, seed_of
-from flashboot_operator.core.targets import allowed_of, fan_out, pace_of, peers
-
-Pods = dict[str, list[Pod]]
-"""Node → live pods that need the arena."""
-
-PLACE = Place()
-"""The only rank of a replica, so far."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """arena → present source node, arena → UID of the present seed pod, arena → who is slow (fanout/pace.py)."""
-
-    sources: Mapping[str, str] = field(default_factory=dict)
-    seeds: Mapping[str, str] = field(default_factory=dict)
-    slow: Mapping[str, Slow] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ArenaPlan:
-    """What was decided about one arena."""
-
-    arena: str
-    expected: str
-    template_hash: str
-    product: str
-    pods: tuple[Pod, ...]
-    """Live pods that need it, by the time they were bound."""
-    sealed: Mapping[str, ObservedArena]
-    """Node → arena, for nodes that hold it complete; those that are silent for a moment are included."""
-    source: Source | None = None
-    seed: Pod | None = None
-    lanes: Plan = ()
-    """Per lane: child → parent."""
-    slow: Slow = field(default_factory=dict)
-    """Nodes that hold up others, and are therefore at the tail."""
-    wanted: Mapping[str, WantedArena] = field(default_factory=dict)
+from flashboot_operator.core.orders import by_node, cloned, seeded
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
+from flashboot_operator.core.ranks import in_order
+from flashboot_operator.core.seeding import seed_of
 
 
 @dataclass
 class Group:
-    """Live pods that need the same arena."""
+    """Live pods of replicas that are alike."""
 
     template_hash: str
     product: str
     pods: list[Pod] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The ModelReplica itself."""
-
-    namespace: str
-    name: str
-    uid: str
-    spec: Spec
-    template_hash: str | None
-    """Hash of the present template's engine, None when pods are adopted."""
-    going: bool = False
-
-    @property
-    def wants_replicas(self) -> bool:
-        return not self.going and self.spec.replicas != 0
-
-
 def plan_replica(owner: Owner, world: World, memory: Memory) -> list[ArenaPlan]:
-    """The plans of all arenas of the ModelReplica, those with most pods first."""
+    """The plans of all arenas of the ModelReplica, those with most pods first, by place."""
     if owner.going:
         return []
     groups: dict[str, Group] = {}
@@ -100,10 +48,11 @@ def plan_replica(owner: Owner, world: World, memory: Memory) -> list[ArenaPlan]:
         for a in agent.observed.arenas
         if a.model_replica_uid == owner.uid
     }
-    plans = [_plan_arena(owner, world, memory, expected, groups[expected]) for expected in groups]
-    podless = [_plan_arena(owner, world, memory, expected, Group("", "")) for expected in sorted(known - groups.keys())]
-    plans += _worth_keeping(owner, world, plans, [p for p in podless if p.sealed])
-    return sorted(plans, key=lambda p: (-len(p.pods), p.arena))
+    used = [_plan_set(owner, world, memory, expected, groups[expected]) for expected in groups]
+    podless = [_plan_set(owner, world, memory, expected, Group("", "")) for expected in sorted(known - groups.keys())]
+    kept = _worth_keeping(owner, world, bool(used), [plans for plans in podless if all(p.source for p in plans)])
+    plans = [plan for plans in (*used, *kept) for plan in plans]
+    return sorted(plans, key=lambda p: (-len(p.pods), p.expected, in_order(p.place)))
 
 
 def _expected(owner: Owner, template_hash: str, node: Node) -> str:
@@ -112,28 +61,49 @@ def _expected(owner: Owner, template_hash: str, node: Node) -> str:
     )
 
 
-def _worth_keeping(owner: Owner, world: World, used: list[ArenaPlan], podless: list[ArenaPlan]) -> list[ArenaPlan]:
-    """Arenas that no pod uses now but new pods will: those of the present template; when adopting, the newest one."""
+def _worth_keeping(owner: Owner, world: World, used: bool, podless: list[list[ArenaPlan]]) -> list[list[ArenaPlan]]:
+    """Arenas that no pod uses now but new pods will: those of the present template; when adopting, the newest ones."""
     if not owner.wants_replicas:
         return []
     if owner.template_hash is not None:
         hash_ = owner.template_hash
         current = {_expected(owner, hash_, node): node.product for node in world.nodes.values()}
-        return [replace(p, template_hash=hash_, product=current[p.expected]) for p in podless if p.expected in current]
+        return [
+            [replace(p, template_hash=hash_, product=current[p.expected]) for p in plans]
+            for plans in podless
+            if plans[0].expected in current
+        ]
     if used or not podless:
         return []
-    newest = max(podless, key=lambda p: max(str(a.sealed_at) for a in p.sealed.values()))
-    return [newest]
+    return [max(podless, key=lambda plans: max(str(a.sealed_at) for p in plans for a in p.sealed.values()))]
 
 
-def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group: Group) -> ArenaPlan:
-    pods = group.pods
-    arena = arena_id(owner.uid, expected, PLACE)
-    held = {node: a for node, agent in sorted(world.agents.items()) if (a := agent.arena(arena)) is not None}
-    sealed = {node: a for node, a in held.items() if a.state == "sealed"}
-    by_node: Pods = {}
-    for pod in pods:
-        by_node.setdefault(pod.node or "", []).append(pod)
+def _plan_set(owner: Owner, world: World, memory: Memory, expected: str, group: Group) -> list[ArenaPlan]:
+    """The plans of one arena per rank."""
+    held: dict[Place, Mapping[str, ObservedArena]] = {}
+    plans = []
+    for place in owner.all_places:
+        arena = arena_id(owner.uid, expected, place)
+        mine = {node: a for node, agent in sorted(world.agents.items()) if (a := agent.arena(arena)) is not None}
+        sealed = {node: a for node, a in mine.items() if a.state == "sealed"}
+        pods = tuple(pod for pod in group.pods if place in owner.places(pod))
+        plans.append(ArenaPlan(arena, place, expected, group.template_hash, group.product, pods, sealed))
+        held[place] = mine
+    if all(plan.sealed for plan in plans):
+        home: str | None = None
+        for number, plan in enumerate(plans):
+            plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], home=home)
+            home = home or (elected.source.node if elected.source else None)
+        return plans
+    chosen = seed_of(world, plans, group.pods, memory.seeds, pods_per_replica=owner.pods_per_replica)
+    return [seeded(owner, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
+
+
+def _plan_clones(
+    owner: Owner, world: World, memory: Memory, plan: ArenaPlan, *, held: Mapping[str, ObservedArena], home: str | None
+) -> ArenaPlan:
+    """`home`: source of the replica's first rank; the others' is best on the same node."""
+    arena, pods = plan.arena, by_node(plan.pods)
     accused = frozenset(
         (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
     )
@@ -143,111 +113,20 @@ def _plan_arena(owner: Owner, world: World, memory: Memory, expected: str, group
             fresh=world.agents[node].fresh,
             accused=any(parent == node for _, parent in accused),
             cordoned=node in world.nodes and world.nodes[node].cordoned,
-            engines=_engines(world.agents[node], by_node.get(node, [])),
+            engines=_engines(world.agents[node], pods.get(node, []), plan.place),
             children=len(a.children),
         )
-        for node, a in sealed.items()
+        for node, a in plan.sealed.items()
     ]
-    source = elect_source(candidates, memory.sources.get(arena))
-    result = ArenaPlan(arena, expected, group.template_hash, group.product, tuple(pods), sealed, source)
-    if source is None:
-        return _seeded(owner, world, result, by_node, seed_of(world, arena, pods, memory.seeds.get(arena)))
-    twins = [c for c in others_by_rank(candidates, source.node) if sealed[c.node].digest == sealed[source.node].digest]
+    source = elect_source(candidates, memory.sources.get(arena, home))
+    assert source is not None, "somebody holds it sealed"
+    digest = plan.sealed[source.node].digest
+    twins = [c for c in others_by_rank(candidates, source.node) if plan.sealed[c.node].digest == digest]
     before = memory.slow.get(arena, {})
-    return _cloned(owner, world, result, by_node, held=held, twins=twins, accused=accused, before=before)
+    plan = replace(plan, source=source)
+    return cloned(owner, world, plan, held=held, twins=twins, accused=accused, before=before)
 
 
-def _seeded(owner: Owner, world: World, result: ArenaPlan, by_node: Pods, seed: Pod | None) -> ArenaPlan:
-    """Nobody has the arena: one pod loads it, the others wait."""
-    wanted = {}
-    for node, there in by_node.items():
-        if seed is not None and seed.node == node:
-            wanted[node] = _want(owner, result, there, "seed", seed_pod=seed.uid)
-        else:
-            wanted[node] = _want(owner, result, there, "clone")
-    return replace(result, seed=seed, wanted=wanted)
-
-
-def _cloned(
-    owner: Owner,
-    world: World,
-    result: ArenaPlan,
-    by_node: Pods,
-    *,
-    held: Mapping[str, ObservedArena],
-    twins: Sequence[Sealed],
-    accused: frozenset[tuple[str, str]],
-    before: Slow,
-) -> ArenaPlan:
-    """The source feeds the others. `twins`: the source and all who hold the same bytes, in the order of their rank."""
-    source = twins[0].node
-    first, transfer = held[source], owner.spec.transfer
-    links = {node: agent.observed.link_bytes_per_second for node, agent in world.agents.items()}
-    # Only where an engine serves is there a bandwidth to protect.
-    capped = {c.node: egress(links[c.node], transfer.source_egress_percent) for c in twins if c.engines}
-    caps = {node: cap for node, cap in capped.items() if cap is not None}
-    paces = pace_of(world, held)
-    slow = judge(paces, before, allowed_of(links, paces, held, caps))
-    forest = fan_out(
-        world,
-        first,
-        pods=by_node,
-        held=held,
-        twins=[c.node for c in twins if c.fresh],
-        slow=slow.keys(),
-        accused=accused,
-        policy=transfer.domain_policy,
-        percent=transfer.source_egress_percent if source in caps else None,
-    )
-    request = request_bytes(links[source], len(forest.lanes))
-    wanted = {}
-    for node, there in by_node.items():
-        seeding = at_work(world, node, there) if node in held and held[node].state == "seeding" else None
-        if seeding is not None:
-            wanted[node] = _want(owner, result, there, "seed", seed_pod=seeding)
-            continue
-        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
-        wanted[node] = _want(
-            owner, result, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node)
-        )
-    if owner.wants_replicas:
-        there = by_node.get(source, [])
-        wanted[source] = _want(owner, result, there, "hold", first=first, cap=caps.get(source))
-    edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
-    return replace(result, lanes=edges, slow=slow, wanted=wanted)
-
-
-def _engines(agent: Agent, there: list[Pod]) -> int:
-    return sum(1 for pod in there if (seen := agent.pod(pod.uid)) is not None and seen.phase == "attached")
-
-
-def _want(
-    owner: Owner,
-    result: ArenaPlan,
-    there: list[Pod],
-    role: str,
-    *,
-    first: ObservedArena | None = None,
-    lanes: Sequence[Lane] = (Lane(),),
-    request: int = DEFAULT_REQUEST,
-    cap: int | None = None,
-    seed_pod: str | None = None,
-) -> WantedArena:
-    return WantedArena.model_validate(
-        {
-            "arena": result.arena,
-            "namespace": owner.namespace,
-            "model_replica": owner.name,
-            "model_replica_uid": owner.uid,
-            "expected_identity": result.expected,
-            "identity": first.identity if first else None,
-            "digest": first.digest if first else None,
-            "place": PLACE,
-            "role": role,
-            "seed_pod": seed_pod,
-            "lanes": list(lanes),
-            "request_bytes": request,
-            "egress_bytes_per_second": cap,
-            "pods": sorted(p.uid for p in there)[:256],
-        }
-    )
+def _engines(agent: Agent, there: list[Pod], place: Place) -> int:
+    ranks = [seen.rank(place) for pod in there if (seen := agent.pod(pod.uid)) is not None]
+    return sum(1 for rank in ranks if rank is not None and rank.phase == "attached")

@@ -1,11 +1,13 @@
-"""Which pod loads the checkpoint when no node holds the arena, from what agents and pods say."""
+"""Which replica loads the checkpoint when no node holds its arenas, from what agents and pods say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from flashboot_agent.wire.control import Place
 from flashboot_operator.core.election import SeedCandidate, elect_seed
 from flashboot_operator.core.facts import Pod, World
+from flashboot_operator.core.plan import ArenaPlan
 
 SEED_FAILURES = frozenset(
     {
@@ -22,27 +24,44 @@ SEED_FAILURES = frozenset(
 )
 
 
-def at_work(world: World, node: str, there: Sequence[Pod]) -> str | None:
-    """UID of the pod whose engine fills the node's arena now."""
+def at_work(world: World, node: str, there: Sequence[Pod], place: Place) -> str | None:
+    """UID of the pod whose engine fills the node's arena of this rank now."""
     agent = world.agents.get(node)
-    return next((p.uid for p in there if agent and (o := agent.pod(p.uid)) and o.phase == "seeding"), None)
-
-
-def seed_of(world: World, arena: str, pods: Sequence[Pod], present: str | None) -> Pod | None:
-    """The pod that shall load the checkpoint; None while none can.
-
-    present: UID of the one chosen before; None after a restart, when the agents know whom they were told.
-    """
-    candidates = []
-    told = present
-    for pod in pods:
-        agent = world.agents.get(pod.node or "")
+    for pod in there:
         seen = agent.pod(pod.uid) if agent is not None else None
-        if agent is None or seen is None:
+        rank = seen.rank(place) if seen is not None else None
+        if rank is not None and rank.phase == "seeding":
+            return pod.uid
+    return None
+
+
+def seed_of(
+    world: World, plans: Sequence[ArenaPlan], pods: Sequence[Pod], present: Mapping[str, str], *, pods_per_replica: int
+) -> list[Pod]:
+    """The pods of the replica that shall load the checkpoint, all its ranks; none while no replica can.
+
+    A rank that failed has failed the replica. `present`: arena → UID of the pod chosen before; nothing after a restart,
+    when the agents know whom they were told.
+    """
+    replicas: dict[str, list[Pod]] = {}
+    for pod in pods:
+        replicas.setdefault(pod.replica or pod.uid, []).append(pod)
+    chosen_before = {present[plan.arena] for plan in plans if plan.arena in present}
+    told = next((key for key, mine in replicas.items() if any(pod.uid in chosen_before for pod in mine)), None)
+    candidates = []
+    for key, mine in replicas.items():
+        seen = [agent.pod(pod.uid) for pod in mine if (agent := world.agents.get(pod.node or "")) is not None]
+        here = [each for each in seen if each is not None]
+        if len(here) < pods_per_replica:
             continue
-        if told is None and agent.put_seeds.get(arena) == pod.uid:
-            told = pod.uid
-        failed = seen.problem is not None and seen.problem.reason in SEED_FAILURES
-        candidates.append(SeedCandidate(pod.uid, pod.bound or pod.created, seen.phase == "seeding", failed))
-    chosen = elect_seed(candidates, told)
-    return next((p for p in pods if p.uid == chosen), None)
+        if told is None and any(_was_told(world, pod, plans) for pod in mine):
+            told = key
+        failed = any(problem.reason in SEED_FAILURES for each in here for problem in each.problems)
+        seeding = any(rank.phase == "seeding" for each in here for rank in each.ranks)
+        candidates.append(SeedCandidate(key, max(pod.bound or pod.created for pod in mine), seeding, failed))
+    return replicas.get(elect_seed(candidates, told) or "", [])
+
+
+def _was_told(world: World, pod: Pod, plans: Sequence[ArenaPlan]) -> bool:
+    agent = world.agents.get(pod.node or "")
+    return agent is not None and any(agent.put_seeds.get(plan.arena) == pod.uid for plan in plans)

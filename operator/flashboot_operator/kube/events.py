@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from flashboot_operator.api.base import API_VERSION, KIND
 from flashboot_operator.core.events import Note
-from flashboot_operator.core.replica import Owner
+from flashboot_operator.core.plan import Owner
 from flashboot_operator.kube.client import Conflict, Kube, KubeError, Object
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.expected import engine_hash
 from flashboot_operator.core.facts import Key, Trouble, World
-from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
+from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.kube.client import Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
@@ -104,7 +105,7 @@ class Controller:
             {p.arena: p.seed.uid for p in plans if p.seed},
             {p.arena: p.slow for p in plans if p.slow},
         )
-        self.fleet.want(key, {node: w for plan in plans for node, w in plan.wanted.items()}, sequence)
+        self.fleet.want(key, wanted_of(plans), sequence)
         self.plans[key] = (owner, world, plans)
 
         if not (obj.get("status") or {}).get("conditions"):

@@ -9,7 +9,7 @@ from typing import Any
 from flashboot_agent.wire.base import rfc3339
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.core.facts import Agent, Pod, World
-from flashboot_operator.core.replica import ArenaPlan, Owner
+from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.status import lines_of
 
 Object = dict[str, Any]
@@ -32,6 +32,7 @@ def view(owner: Owner, world: World, plans: list[ArenaPlan], *, fleet: Fleet, st
         "plan": [
             {
                 "arena": plan.arena,
+                "rank": str(plan.place),
                 "expectedIdentity": plan.expected,
                 "source": plan.source.node if plan.source else None,
                 "sourceReason": plan.source.reason if plan.source else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashboot_operator.api.base import KIND
 from flashboot_operator.core.facts import Key, Trouble
-from flashboot_operator.core.replica import Owner
+from flashboot_operator.core.plan import Owner
 from flashboot_operator.core.workload import TemplateRefused, deployment
 from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
 from flashboot_operator.reconcile.mirror import controller_of, ours

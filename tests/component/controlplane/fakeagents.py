@@ -22,6 +22,7 @@ from flashboot_agent.wire.control import (
     Observed,
     ObservedArena,
     ObservedPod,
+    ObservedRank,
     Problem,
     WantedArena,
 )
@@ -101,7 +102,7 @@ class FakeAgent:
 
     async def publish(self, uid: str, namespace: str, name: str, model_replica: str) -> None:
         self.pods[uid] = ObservedPod(
-            uid=uid, namespace=namespace, name=name, model_replica=model_replica, phase="published", published_at=now()
+            uid=uid, namespace=namespace, name=name, model_replica=model_replica, published_at=now()
         )
         await self._bump()
 
@@ -189,34 +190,44 @@ class FakeAgent:
         changed = False
         wanted = {a.arena: a for a in (self.desired.arenas if self.desired else [])}
         for uid, pod in list(self.pods.items()):
-            arena = next((a.arena for a in wanted.values() if uid in a.pods), pod.arena)
-            if arena != pod.arena:
-                self.pods[uid] = pod.model_copy(update={"arena": arena})
+            known = [rank.place for rank in pod.ranks]
+            new = [
+                ObservedRank(place=a.place, arena=a.arena)
+                for a in wanted.values()
+                if uid in a.pods and a.place not in known
+            ]
+            if new:
+                self.pods[uid] = pod.model_copy(update={"ranks": [*pod.ranks, *new]})
                 changed = True
         for name in list(self.arenas):
-            used = any(p.arena == name and p.phase in ("attached", "seeding") for p in self.pods.values())
+            used = any(
+                rank.arena == name and rank.phase in ("attached", "seeding")
+                for pod in self.pods.values()
+                for rank in pod.ranks
+            )
             if not used and name not in wanted:
                 del self.arenas[name]
                 changed = True
         for name, want in wanted.items():
-            here = [p for p in self.pods.values() if p.arena == name]
+            here = [pod for pod in self.pods.values() if any(rank.arena == name for rank in pod.ranks)]
             if want.role == "seed":
                 changed |= self._seed(want, here)
             elif want.role == "clone" and here:
                 changed |= await self._clone(want)
             mine = self.arenas.get(name)
             for pod in here:
-                if mine is not None and mine.state == "sealed" and pod.phase != "attached":
-                    update = {
-                        "phase": "attached",
-                        "attached_at": now(),
-                        "hello_at": now(),
-                        "way": mine.way,
-                        "problem": None,
-                    }
-                    self.pods[pod.uid] = pod.model_copy(update=update)
+                rank = next(rank for rank in pod.ranks if rank.arena == name)
+                if mine is not None and mine.state == "sealed" and rank.phase != "attached":
+                    times = {"attached_at": now(), "hello_at": now()}
+                    self._rank(pod.uid, name, phase="attached", way=mine.way, problem=None, **times)
                     changed = True
         return changed
+
+    def _rank(self, uid: str, arena: str, **facts: object) -> None:
+        """The pod's rank that has the arena is this now."""
+        pod = self.pods[uid]
+        ranks = [rank.model_copy(update=facts) if rank.arena == arena else rank for rank in pod.ranks]
+        self.pods[uid] = pod.model_copy(update={"ranks": ranks})
 
     def _new(self, want: WantedArena, way: str, size: int) -> ObservedArena:
         return ObservedArena.model_validate(
@@ -226,6 +237,7 @@ class FakeAgent:
                 "model_replica": want.model_replica,
                 "model_replica_uid": want.model_replica_uid,
                 "expected_identity": want.expected_identity,
+                "place": want.place,
                 "state": "seeding" if way == "seed" else "allocated",
                 "way": way,
                 "bytes": size,
@@ -241,14 +253,14 @@ class FakeAgent:
         if pod is None or (mine is not None and mine.state == "sealed"):
             return False
         if self.seed_problem is not None:
-            if pod.problem != self.seed_problem:
+            if self.seed_problem not in pod.problems:
                 self.arenas.pop(want.arena, None)
-                self.pods[pod.uid] = pod.model_copy(update={"problem": self.seed_problem, "phase": "connected"})
+                self._rank(pod.uid, want.arena, problem=self.seed_problem, phase="connected")
                 return True
             return False
         if mine is None or mine.state != "seeding":
             self.arenas[want.arena] = self._new(want, "seed", BYTES)
-            self.pods[pod.uid] = pod.model_copy(update={"phase": "seeding", "hello_at": now(), "problem": None})
+            self._rank(pod.uid, want.arena, phase="seeding", hello_at=now(), problem=None)
             return True
         if not self.seed_seals:
             return False

@@ -1,0 +1,114 @@
+"""What the nodes are told about one arena: seed it or wait for the seed, clone it and from whom, hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from flashboot_agent.wire.control import Lane, ObservedArena, WantedArena
+from flashboot_operator.core.election import Sealed
+from flashboot_operator.core.facts import Pod, World
+from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
+from flashboot_operator.core.fanout.pace import Slow, judge
+from flashboot_operator.core.plan import ArenaPlan, Owner
+from flashboot_operator.core.seeding import at_work
+from flashboot_operator.core.targets import allowed_of, fan_out, pace_of, peers
+
+Pods = dict[str, list[Pod]]
+"""Node → live pods that need the arena."""
+
+
+def by_node(pods: Sequence[Pod]) -> Pods:
+    found: Pods = {}
+    for pod in pods:
+        found.setdefault(pod.node or "", []).append(pod)
+    return found
+
+
+def seeded(owner: Owner, plan: ArenaPlan, seed: Pod | None) -> ArenaPlan:
+    """Nobody can feed the others: one pod loads it, the others wait."""
+    wanted = {}
+    for node, there in by_node(plan.pods).items():
+        if seed is not None and seed.node == node:
+            wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed.uid)
+        else:
+            wanted[node] = _want(owner, plan, there, "clone")
+    return replace(plan, seed=seed, wanted=wanted)
+
+
+def cloned(
+    owner: Owner,
+    world: World,
+    plan: ArenaPlan,
+    *,
+    held: Mapping[str, ObservedArena],
+    twins: Sequence[Sealed],
+    accused: frozenset[tuple[str, str]],
+    before: Slow,
+) -> ArenaPlan:
+    """The source feeds the others. `twins`: the source and all who hold the same bytes, in the order of their rank."""
+    source, pods = twins[0].node, by_node(plan.pods)
+    first, transfer = held[source], owner.spec.transfer
+    links = {node: agent.observed.link_bytes_per_second for node, agent in world.agents.items()}
+    # Only where an engine serves is there a bandwidth to protect.
+    capped = {c.node: egress(links[c.node], transfer.source_egress_percent) for c in twins if c.engines}
+    caps = {node: cap for node, cap in capped.items() if cap is not None}
+    paces = pace_of(world, held)
+    slow = judge(paces, before, allowed_of(links, paces, held, caps))
+    forest = fan_out(
+        world,
+        first,
+        pods=pods,
+        held=held,
+        twins=[c.node for c in twins if c.fresh],
+        slow=slow.keys(),
+        accused=accused,
+        policy=transfer.domain_policy,
+        percent=transfer.source_egress_percent if source in caps else None,
+    )
+    request = request_bytes(links[source], len(forest.lanes))
+    wanted = {}
+    for node, there in pods.items():
+        seeding = held[node].state == "seeding" if node in held else False
+        if seeding and (seed := at_work(world, node, there, plan.place)) is not None:
+            wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed)
+            continue
+        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
+        wanted[node] = _want(owner, plan, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node))
+    if owner.wants_replicas:
+        there = pods.get(source, [])
+        wanted[source] = _want(owner, plan, there, "hold", first=first, cap=caps.get(source))
+    edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
+    return replace(plan, lanes=edges, slow=slow, wanted=wanted)
+
+
+def _want(
+    owner: Owner,
+    plan: ArenaPlan,
+    there: list[Pod],
+    role: str,
+    *,
+    first: ObservedArena | None = None,
+    lanes: Sequence[Lane] = (Lane(),),
+    request: int = DEFAULT_REQUEST,
+    cap: int | None = None,
+    seed_pod: str | None = None,
+) -> WantedArena:
+    return WantedArena.model_validate(
+        {
+            "arena": plan.arena,
+            "namespace": owner.namespace,
+            "model_replica": owner.name,
+            "model_replica_uid": owner.uid,
+            "expected_identity": plan.expected,
+            "identity": first.identity if first else None,
+            "digest": first.digest if first else None,
+            "place": plan.place,
+            "role": role,
+            "seed_pod": seed_pod,
+            "lanes": list(lanes),
+            "request_bytes": request,
+            "egress_bytes_per_second": cap,
+            "pods": sorted(p.uid for p in there)[:256],
+        }
+    )

@@ -1,0 +1,89 @@
+"""What was decided about the arenas of one ModelReplica, and what has to be remembered of it, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flashboot_agent.wire.control import ObservedArena, Place, WantedArena
+from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.election import Source
+from flashboot_operator.core.facts import Pod
+from flashboot_operator.core.fanout.model import Plan
+from flashboot_operator.core.fanout.pace import Slow
+from flashboot_operator.core.ranks import places_of_pod
+
+
+@dataclass(frozen=True)
+class Memory:
+    """arena → present source node, arena → UID of the present seed pod, arena → who is slow (fanout/pace.py)."""
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[str, Slow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """What was decided about one arena: one rank of the replicas that are alike."""
+
+    arena: str
+    place: Place
+    expected: str
+    template_hash: str
+    product: str
+    pods: tuple[Pod, ...]
+    """Live pods that need it, by the time they were bound."""
+    sealed: Mapping[str, ObservedArena]
+    """Node → arena, for nodes that hold it complete; those that are silent for a moment are included."""
+    source: Source | None = None
+    """None while the arena of any rank is nowhere complete: a replica is cloned whole or not at all."""
+    seed: Pod | None = None
+    lanes: Plan = ()
+    """Per lane: child → parent."""
+    slow: Slow = field(default_factory=dict)
+    """Nodes that hold up others, and are therefore at the tail."""
+    wanted: Mapping[str, WantedArena] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The ModelReplica itself."""
+
+    namespace: str
+    name: str
+    uid: str
+    spec: Spec
+    template_hash: str | None
+    """Hash of the present template's engine, None when pods are adopted."""
+    going: bool = False
+
+    @property
+    def wants_replicas(self) -> bool:
+        return not self.going and self.spec.replicas != 0
+
+    @property
+    def pods_per_replica(self) -> int:
+        return self.spec.group.size
+
+    def places(self, pod: Pod) -> list[Place]:
+        """The ranks that the pod runs."""
+        return self._places(pod.index)
+
+    @property
+    def all_places(self) -> list[Place]:
+        """All ranks of a replica."""
+        return [place for index in range(self.pods_per_replica) for place in self._places(index)]
+
+    def _places(self, index: int) -> list[Place]:
+        sizes = self.spec.parallelism
+        return places_of_pod(tensor=sizes.tensor, pipeline=sizes.pipeline, pods=self.pods_per_replica, index=index)
+
+
+def wanted_of(plans: Iterable[ArenaPlan]) -> dict[str, list[WantedArena]]:
+    """Node → all that it is told of these arenas."""
+    found: dict[str, list[WantedArena]] = {}
+    for plan in plans:
+        for node, wanted in plan.wanted.items():
+            found.setdefault(node, []).append(wanted)
+    return found
