@@ -1,7 +1,9 @@
 """The full identity of what an engine has in memory after loading: equal identities, equal bytes in equal places.
 
 Computed before the load, from the same sources on the seed and on an attaching engine; loading may change the
-configuration afterwards. Values are strings, so that a mismatch can be told field by field.
+configuration afterwards. Values are strings, so that a mismatch can be told field by field. What is left at SGLang's
+default is left out, so that an identity stays small; what is known to change nothing in an arena is left out with a
+reason (arguments.py, variables.py). Everything else counts, whatever it means.
 """
 
 from __future__ import annotations
@@ -9,103 +11,130 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
-from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from flashboot_agent.core.errors import CheckpointMissing
-from flashboot_agent.engine.settings import EngineSettings
+from flashboot_agent.core.errors import CheckpointMissing, UnsupportedEngine
+from flashboot_agent.engine import arguments, variables
+from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY, EngineSettings, extra_config_of
 from flashboot_agent.wire.control import Place
 
-SCHEMA: Final = "1"
+SCHEMA: Final = "2"
 
-_SIZES: Final = (
-    *("tp_size", "pp_size", "dp_size", "ep_size", "attn_tp_size", "attn_dp_size", "attn_cp_size", "moe_ep_size"),
-    *("moe_tp_size", "moe_dp_size", "dcp_size", "enable_dp_lm_head", "moe_dense_tp_size"),
-)
-_RANKS: Final = (
-    *("tp_rank", "pp_rank", "attn_tp_rank", "attn_dp_rank", "attn_cp_rank", "moe_ep_rank", "moe_tp_rank"),
-    "moe_dp_rank",
-)
+MODEL: Final = ("architecture", "role", "dtype", "quantization", "quantization_config", "loader_extra_config")
 
-_HARMLESS: Final = re.compile(
-    r"HOST|PORT|_IP\b|LOG|TIMEOUT|_DIR\b|_PATH\b|METRIC|TRAC|PROFIL|PLUGIN|TEST|DEBUG|INTERVAL|RUN_ID|THREAD|AFFINITY|"
-    r"NUMA|WATCHDOG|HEALTH|PREFETCH|BLOCK_NONZERO|MODELSCOPE|OUTLINES|IPC_TRANSPORT"
+SIZES: Final = (
+    *("tp_size", "pp_size", "dp_size", "ep_size", "attn_tp_size", "attn_dp_size", "attn_cp_size", "attn_dcp_size"),
+    *("moe_ep_size", "moe_tp_size", "moe_dp_size", "moe_dense_tp_size", "dcp_size", "dwdp_size"),
 )
-"""SGLANG_* variables about places, times and words, not about weights. All others count, unknown ones too."""
+RANKS: Final = (
+    *("tp_rank", "pp_rank", "attn_tp_rank", "attn_dp_rank", "attn_cp_rank"),
+    *("moe_ep_rank", "moe_tp_rank", "moe_dp_rank"),
+)
+"""All within one replica. `dp_rank` is not among them: it numbers whole replicas, which hold equal bytes."""
+
+PACKAGES: Final = (
+    *("sglang", "torch", "transformers", "triton", "compressed-tensors", "sglang-kernel", "sgl-kernel"),
+    *("flashinfer-python", "flashinfer-cubin", "sgl-deep-gemm", "deep-gemm", "sgl-deep-ep", "sgl-flash-mla"),
+    *("humming-kernels", "tilelang", "nvidia-cutlass-dsl", "quack-kernels", "amd-aiter", "kernels"),
+)
+"""Distributions that build models or lay weights out; those that are not installed are left out."""
+
+FILES: Final = ("config.json", "hf_quant_config.json", "quant_model_description.json", "quantize_config.json")
+"""Of the model's folder: what SGLang builds a model and its quantisation from. Only the first must be there."""
 
 
 def identity_of(settings: EngineSettings, model_config: Any) -> dict[str, str]:
     """The identity of this process's rank; reads SGLang's published configuration.
 
-    Raises CheckpointMissing when config.json can't be read.
+    Raises:
+        CheckpointMissing: config.json can't be read.
+        UnsupportedEngine: an argument has a value that can't be compared between engines.
     """
-    from sglang.srt.runtime_context import get_device, get_exec, get_model, get_parallel
+    from sglang.srt.runtime_context import get_parallel
 
-    parallel, run, model = get_parallel(), get_exec(), get_model()
+    parallel = get_parallel()
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "model": settings.model,
         "revision": settings.revision,
-        "config_sha256": _config_digest(Path(model_config.model_path)),
-        "config_overrides": model.json_model_override_args,
-        "architecture": (model_config.hf_config.architectures or ["?"])[0],
+        **_model(model_config),
+        **_device(),
+        **{name: getattr(parallel, name) for name in (*SIZES, *RANKS)},
+        **{f"version.{name}": found for name in PACKAGES if (found := _version(name)) is not None},
+    }
+    values, defaults = published()
+    found = {name: arguments.text_of(name, value) for name, value in fields.items()}
+    found |= arguments.counted({name: value for name, value in values.items() if name not in SIZES}, defaults)
+    found |= variables.counted(os.environ, variables.declared())
+    return dict(sorted(found.items()))
+
+
+def published() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every argument of SGLang as this process's configuration has it, and SGLang's default of each that has one."""
+    import msgspec
+    from sglang.srt.runtime_context import get_context
+
+    context = get_context()
+    fields = msgspec.structs.fields(type(context.server_args))
+    values = {field.name: context.config_leaf(field.name) for field in fields}
+    defaults = {field.name: field.default for field in fields if field.default is not msgspec.NODEFAULT}
+    made = {field.name: field.default_factory for field in fields if field.default_factory is not msgspec.NODEFAULT}
+    return values, defaults | {name: make() for name, make in made.items()}
+
+
+def field_names() -> list[str]:
+    """Every field that an identity may have with the installed SGLang, sorted; most are absent at SGLang's default."""
+    import msgspec
+    from sglang.srt.server_args import ServerArgs
+
+    names = {"schema", "model", "revision", *MODEL, "device", "capability", "cuda", *SIZES, *RANKS}
+    names |= {f"version.{name}" for name in PACKAGES} | {f"sha256.{name}" for name in FILES}
+    names |= {
+        f"arg.{field.name}"
+        for field in msgspec.structs.fields(ServerArgs)
+        if field.name not in arguments.HARMLESS and field.name not in SIZES
+    }
+    return sorted(names | {f"env.{name}" for name in variables.declared() - variables.HARMLESS.keys()})
+
+
+def _model(model_config: Any) -> dict[str, Any]:
+    from sglang.srt.runtime_context import get_model
+
+    config = model_config.hf_config
+    quantised = getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
+    extra = extra_config_of(get_model().model_loader_extra_config)
+    return {
+        "architecture": (config.architectures or ["?"])[0],
         "role": "draft" if model_config.is_draft_model else "main",
-        "model_impl": model.model_impl,
         "dtype": str(model_config.dtype),
         "quantization": model_config.quantization or "none",
-        "kv_cache_dtype": model.kv_cache_dtype,
-        "device": str(get_device().device),
-        "capability": _capability(str(get_device().device)),
-        "attention_backend": _attention(run.kernel),
-        "moe_runner_backend": run.moe.moe_runner_backend,
-        "moe_a2a_backend": run.moe.moe_a2a_backend,
-        "shared_experts_fusion": not run.moe.disable_shared_experts_fusion,
-    }
-    fields |= {name: version(name) for name in ("sglang", "torch", "transformers")}
-    fields |= {name: getattr(parallel, name) for name in (*_SIZES, *_RANKS)}
-    fields |= layout_variables(os.environ)
-    return {name: str(value) for name, value in sorted(fields.items())}
-
-
-def place_of(model_config: Any) -> Place:
-    """This rank by its place."""
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
-    return Place(
-        pp=parallel.pp_rank,
-        tp=parallel.tp_rank,
-        ep=parallel.moe_ep_rank,
-        dp=parallel.attn_dp_rank,
-        draft=model_config.is_draft_model,
-    )
-
-
-def layout_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The SGLANG_* variables that may change what loading makes."""
-    return {
-        f"env.{name}": value
-        for name, value in environment.items()
-        if name.startswith("SGLANG_") and not _HARMLESS.search(name.removeprefix("SGLANG_"))
+        "quantization_config": quantised.to_dict() if hasattr(quantised, "to_dict") else quantised,
+        "loader_extra_config": {key: value for key, value in extra.items() if key != EXTRA_CONFIG_KEY},
+        **_digests(Path(model_config.model_path)),
     }
 
 
-def _config_digest(folder: Path) -> str:
-    path = folder / "config.json"
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise CheckpointMissing(
-            f"{path} can't be read ({error.strerror}); --model-path must be a local folder"
-        ) from error
+def _digests(folder: Path) -> dict[str, str]:
+    found = {}
+    for name in FILES:
+        try:
+            found[f"sha256.{name}"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError as error:
+            if name == FILES[0] or not isinstance(error, FileNotFoundError):
+                raise CheckpointMissing(
+                    f"{folder / name} can't be read ({error.strerror}); --model-path must be a local folder"
+                ) from error
+    return found
 
 
-def _attention(kernel: Any) -> str:
-    names = (kernel.attention_backend, kernel.prefill_attention_backend, kernel.decode_attention_backend)
-    return "/".join(name or "default" for name in names)
+def _device() -> dict[str, str]:
+    import torch
+    from sglang.srt.runtime_context import get_device
+
+    device = str(get_device().device)
+    return {"device": device, "capability": _capability(device), "cuda": str(torch.version.cuda or torch.version.hip)}
 
 
 def _capability(device: str) -> str:
@@ -117,3 +146,24 @@ def _capability(device: str) -> str:
     import torch
 
     return ".".join(map(str, torch.cuda.get_device_capability()))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def place_of(model_config: Any, draft_index: int | None = None) -> Place:
+    """This rank by its place. `draft_index`: which of several draft models, as SGLang counts them.
+
+    Raises UnsupportedEngine for an engine that joined another one: its ranks begin at 0 again.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    if parallel.ep_join_rank_offset:
+        raise UnsupportedEngine("an engine that joins a running one (elastic EP): not together with FlashBoot so far")
+    draft = 1 + (draft_index or 0) if model_config.is_draft_model else 0
+    return Place(pp=parallel.pp_rank, tp=parallel.tp_rank, draft=draft)
