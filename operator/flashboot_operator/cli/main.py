@@ -6,23 +6,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from flashboot_operator.cli import plan
+from flashboot_operator.cli import doctor, plan
 from flashboot_operator.core.fanout.scenario import Unfinished
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="flashboot", description="FlashBoot's commands for people.")
-    plan.add(parser.add_subparsers(required=True, metavar="COMMAND"))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (plan, doctor):
+        command.add(commands)
     arguments = parser.parse_args(argv)
     try:
-        arguments.run(arguments, sys.stdout)
+        return int(arguments.run(arguments, sys.stdout))
     except ValueError as error:
         sys.stderr.write(f"flashboot: {error}\n")
         return 2
     except Unfinished as error:
         sys.stderr.write(f"flashboot: {error}\n")
         return 1
-    return 0
 
 
 if __name__ == "__main__":

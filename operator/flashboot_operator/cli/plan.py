@@ -50,8 +50,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace, out: TextIO) -> None:
-    """Raises ValueError for input that makes no sense, Unfinished when the faults leave somebody without a way."""
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    """Returns 0.
+
+    Raises ValueError for input that makes no sense, Unfinished when the faults leave somebody without a way.
+    """
     scenario, chunk = _scenario(arguments)
     outcome = simulate(scenario)
     expected = _estimate(scenario, chunk, outcome)
@@ -60,6 +63,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> None:
         out.write("\n")
     else:
         out.write("\n".join(_text(scenario, chunk, outcome, expected)) + "\n")
+    return 0
 
 
 def _scenario(a: argparse.Namespace) -> tuple[Scenario, int]:

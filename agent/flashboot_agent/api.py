@@ -1,0 +1,146 @@
+"""Weights for any PyTorch program from the node's agent: `attach` to what is there, `seed` what is not, or either.
+
+    from flashboot_agent.api import Request, attach_or_seed
+
+    weights = attach_or_seed(Request(model="minilm", revision="0.1.0"), load=read_my_checkpoint)
+    model.load_state_dict(weights, assign=True)
+
+Needs torch and knows no engine. Holds always: every wait has a deadline; the weights are the sealed arena's, whoever
+loaded them; they are never loaded in another way than by the caller's own `load`, and only when the agent chose this
+process. docs/python-api.md tells the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flashboot_agent.core.errors import CommitRefused, FlashBootError, NotReady, SeedFailed
+from flashboot_agent.core.identity import require_equal
+from flashboot_agent.engine.client import AgentClient, MustSeed, Sealed
+from flashboot_agent.engine.log import log
+from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
+from flashboot_agent.engine.request import Request
+from flashboot_agent.engine.seed import fill
+from flashboot_agent.engine.session import reported
+from flashboot_agent.engine.tensors import plan_tensors
+from flashboot_agent.engine.views import by_name
+from flashboot_agent.wire.control import Place
+
+__all__ = ["Place", "Request", "Weights", "attach", "attach_or_seed", "seed"]
+
+Load = Callable[[], Mapping[str, Any]]
+
+
+class Weights(dict[str, Any]):
+    """Name → tensor over the sealed arena, on the host. Read-only: a write into one ends the process by a signal.
+
+    While it is open, the agent counts this process among those that use the arena. Tensors stay valid after `close`,
+    until the last of them is gone.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], client: AgentClient, sealed: Sealed, *, seeded: bool) -> None:
+        super().__init__(tensors)
+        self.arena = sealed.arena
+        self.nbytes = sealed.nbytes
+        self.digest = sealed.digest
+        self.seeded = seeded
+        """This process loaded them, rather than attached to what another did."""
+        self._client = client
+
+    def close(self) -> None:
+        """End the conversation with the agent: this process no longer counts as a user of the arena. Idempotent."""
+        self._client.close()
+
+
+def attach(request: Request) -> Weights:
+    """Wait for the weights and view them. Nothing is loaded, nothing is copied.
+
+    Raises:
+        NotReady: nobody has them, and the agent chose this process to load them.
+        IdentityMismatch: what is there was made from other facts; names the field and both values.
+        DeadlineExceeded, CloneFailed: they did not come in time; says how far they came, and on whom it waited.
+        FlashBootError: what else the agent refused with.
+    """
+    with _asking(request) as (client, offer):
+        if isinstance(offer, MustSeed):
+            raise NotReady(
+                f"{client.who}: nobody holds {offer.arena}, and the agent chose this process to load it; use "
+                "attach_or_seed here, or seed in another pod first"
+            )
+        return _opened(client, offer, seeded=False)
+
+
+def seed(request: Request, tensors: Mapping[str, Any] | Load) -> Weights:
+    """Wait to be chosen, put the tensors into an arena, and view them there.
+
+    `tensors`: name → tensor in host memory, or a function that makes that once this process is chosen. What a function
+    made, and does not keep, is freed storage by storage as it is packed.
+
+    Raises:
+        CommitRefused: the weights are resident already (attach to them), or the arena can't be sealed.
+        SeedFailed: the function raised, or it made no dictionary of tensors.
+        UnsupportedModel: a tensor is not dense host memory; names it.
+        InsufficientMemory: the node's budget for arenas is used up.
+        FlashBootError: as `attach`.
+    """
+    with _asking(request) as (client, offer):
+        if isinstance(offer, Sealed):
+            os.close(offer.descriptor)
+            raise CommitRefused(f"{client.who}: {offer.arena} is resident already; attach to it")
+        return _seeded(client, tensors if callable(tensors) else lambda: tensors)
+
+
+def attach_or_seed(request: Request, load: Load) -> Weights:
+    """Do what the agent says: attach, or call `load` and seed what it returns. Raises as `attach` and `seed` do."""
+    with _asking(request) as (client, offer):
+        return _seeded(client, load) if isinstance(offer, MustSeed) else _opened(client, offer, seeded=False)
+
+
+@contextmanager
+def _asking(request: Request) -> Iterator[tuple[AgentClient, Sealed | MustSeed]]:
+    """The agent's decision. An error inside is told to the agent, which shows it in the pod's status."""
+    client = request.client()
+    try:
+        with reported(client):
+            yield client, client.wait()
+    except BaseException:  # whatever it was: nobody else can end the conversation
+        client.close()
+        raise
+
+
+def _seeded(client: AgentClient, load: Load) -> Weights:
+    planned = plan_tensors(_loaded(client, load), client.identity)
+    document = planned.layout.to_json()
+    sealed = fill(planned, document, client)
+    if sealed.layout != document:
+        os.close(sealed.descriptor)
+        raise CommitRefused(
+            f"{client.who}: {sealed.arena} was sealed by another process with other names or shapes than this one "
+            "loaded: put what differs into the identity"
+        )
+    return _opened(client, sealed, seeded=True)
+
+
+def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
+    try:
+        return load()
+    except FlashBootError:
+        raise
+    except Exception as error:  # a program's own function raises anything; it is reported with its reason and raised on
+        raise SeedFailed(f"{client.who}: the weights could not be loaded: {type(error).__name__}: {error}") from error
+
+
+def _opened(client: AgentClient, sealed: Sealed, *, seeded: bool) -> Weights:
+    try:
+        layout = parse_layout(sealed.layout)
+        require_equal(client.identity, layout.identity, whose=sealed.arena)
+        base = as_tensor(map_arena(sealed.descriptor, sealed.nbytes, writable=False))
+    finally:
+        os.close(sealed.descriptor)
+    tensors = by_name(layout, base)
+    client.attached()
+    log.info("%s: %s %s", client.who, "seeded" if seeded else "attached to", sealed.arena)
+    return Weights(tensors, client, sealed, seeded=seeded)
