@@ -155,8 +155,9 @@ def test_a_layout_that_is_no_document_is_refused(node: Node, kind: str, tmp_path
 
 
 def test_an_engine_of_another_identity_is_refused_by_field_and_values(node: Node) -> None:
-    seeded(node)
+    first = seeded(node)
     uid = node.publish()
+    node.want(wanted("hold", pods=[first, uid], refused=[uid]))
     with node.engine(uid, identity={**IDENTITY, "dtype": "float8"}) as engine:
         refused, _ = engine.until(attach.Refused)
         assert refused.problem.reason == "IdentityMismatch"
@@ -181,6 +182,22 @@ def test_a_seed_that_goes_before_its_commit_leaves_nothing(node: Node) -> None:
     eventually(lambda: node.held() == 0 and not node.memory_files(), "half a seed freed")
     assert node.arena() is None
     with node.engine(uid) as engine:  # and the next try gets its chance
+        engine.seed(DATA)
+    node.until_sealed()
+
+
+def test_a_seed_that_does_not_commit_in_time_is_cut_off_and_another_try_succeeds(cluster: Cluster) -> None:
+    node = cluster.node("patient", env={"FLASHBOOT_COMMIT_SECONDS": "1"})
+    uid = node.publish()
+    node.want(wanted("seed", seed_pod=uid, pods=[uid]))
+    with node.engine(uid) as engine:
+        fd = engine.allocate(MIB)
+        refused, _ = engine.until(attach.Refused)
+        assert refused.problem.reason == "Timeout"
+        assert f"pod {uid}: no commit of {ARENA} within 1 s" in refused.problem.message
+        os.close(fd)
+    eventually(lambda: node.held() == 0 and not node.memory_files(), "half a seed freed")
+    with node.engine(uid) as engine:
         engine.seed(DATA)
     node.until_sealed()
 

@@ -35,11 +35,18 @@ def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], *, whose: 
     """Do nothing when both identities are equal.
 
     Raises:
-        IdentityMismatch: names the first differing fields with both values.
+        IdentityMismatch: names the first differing fields with both values. A field that one of them has not is at
+            SGLang's default there, or its variable is not set.
     """
     differing = [key for key in sorted(mine.keys() | theirs.keys()) if mine.get(key) != theirs.get(key)]
     if not differing:
         return
-    shown = "; ".join(f"{key}: engine {mine.get(key)!r}, {whose} {theirs.get(key)!r}" for key in differing[:5])
+    shown = "; ".join(
+        f"{key}: {_said('engine', mine.get(key))}, {_said(whose, theirs.get(key))}" for key in differing[:5]
+    )
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
     raise IdentityMismatch(f"identity differs in {shown}{more}")
+
+
+def _said(whose: str, value: str | None) -> str:
+    return f"{whose} has none" if value is None else f"{whose} {value!r}"

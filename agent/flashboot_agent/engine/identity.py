@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -148,6 +149,7 @@ def _capability(device: str) -> str:
     return ".".join(map(str, torch.cuda.get_device_capability()))
 
 
+@cache
 def _version(distribution: str) -> str | None:
     try:
         return version(distribution)

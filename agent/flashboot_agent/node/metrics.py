@@ -14,11 +14,13 @@ from flashboot_agent._native import BYTES_OUT, REFETCHED
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.clone import CloneDone
 from flashboot_agent.node.load import LoadDone
+from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.control import ArenaState, PodPhase
 
 ARENA_STATES: Final = get_args(ArenaState)
 POD_PHASES: Final = get_args(PodPhase)
+OUTCOMES: Final[Mapping[Answer, str]] = {"ready": "resident", "seed": "checkpoint", "refuse": "refused"}
 BYTES, CHUNKS, REPAIRS = "bytes", "chunks", "repairs"
 SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 
@@ -83,6 +85,14 @@ class _NodeCollector(Collector):
         yield bytes_moved
         yield CounterMetricFamily("flashboot_refetched_chunks", "Chunks that differed from a digest", totals[CHUNKS,])
         yield CounterMetricFamily("flashboot_clone_repairs", "Lanes that left a failed parent", totals[REPAIRS,])
+        mismatches = CounterMetricFamily(
+            "flashboot_identity_mismatches",
+            "Engines of another identity than the arena named for them, by what they got",
+            labels=["outcome"],
+        )
+        for answer, outcome in OUTCOMES.items():
+            mismatches.add_metric([outcome], node.mismatches[answer])
+        yield mismatches
         images = node.images
         yield GaugeMetricFamily("flashboot_image_bytes", "Bytes of arena images on disk", value=images.used_bytes)
         yield CounterMetricFamily("flashboot_images_damaged", "Arena images that were not believed", images.damages)

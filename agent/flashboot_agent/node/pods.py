@@ -19,7 +19,7 @@ from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.node.board import Board
-from flashboot_agent.wire.base import ArenaId, Time, Uid, WireModel, now
+from flashboot_agent.wire.base import ArenaId, Digest, Time, Uid, WireModel, now
 from flashboot_agent.wire.control import (
     MAX_RANKS,
     ObservedPod,
@@ -48,6 +48,8 @@ class Told(WireModel):
     hello_at: Time | None = None
     attached_at: Time | None = None
     way: Way | None = None
+    identity: Digest | None = None
+    """The full identity that it asked for."""
     problem: Problem | None = None
 
 
@@ -119,6 +121,7 @@ def _observed(rank: Rank, expected: str | None) -> ObservedRank:
         hello_at=told.hello_at,
         attached_at=told.attached_at,
         way=told.way,
+        identity=told.identity,
         problem=told.problem,
     )
 
@@ -174,12 +177,12 @@ class PodTable:
             rank.phase = phase
             self._board.changed()
 
-    def hello(self, pod: Pod, place: Place, at: datetime) -> Rank:
+    def hello(self, pod: Pod, place: Place, identity: str, at: datetime) -> Rank:
         """A rank asks; the first time that it did counts. Raises BadRequest when the pod has too many."""
         rank = self._rank(pod, place)
         pod.problem, pod.ended = None, False
-        if rank.told.hello_at is None:
-            self._tell(pod, rank, hello_at=at)
+        if rank.told.hello_at is None or rank.told.identity != identity:
+            self._tell(pod, rank, hello_at=rank.told.hello_at or at, identity=identity)
         return rank
 
     def attached(self, pod: Pod, rank: Rank, arena: str, way: Way) -> None:

@@ -101,7 +101,8 @@ def find(name: str, desired: Desired | None) -> WantedArena | None:
     return next((arena for arena in desired.arenas if arena.arena == name), None) if desired else None
 
 
-Answer = Literal["coming", "ready", "seed"]
+Answer = Literal["coming", "ready", "seed", "refuse"]
+"""refuse: another identity, and nothing else for it (node/matching.py)."""
 
 
 def answer(

@@ -2,7 +2,7 @@
 
     new ──hello──► waiting ──sealed──► served            (ready; attached, problem, clear)
                       └──elected──► asked ──allocate──► writing ──commit──► served
-    another identity: refused, and open for `problem` and `clear` only
+    another identity: an arena of that identity, or refused (node/matching.py); then open for `problem` and `clear` only
     new ──started──► started                            (the process that listens; no rank)
 
 Holds always: a message out of order, malformed or torn is refused, ends the connection and changes nothing; an arena
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,15 +23,17 @@ from flashboot_agent.core.errors import (
     BadRequest,
     DeadlineExceeded,
     FlashBootError,
+    IdentityMismatch,
     NotReady,
     UnknownArena,
 )
-from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.core.identity import digest_of
 from flashboot_agent.logs import Log
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import documents, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.desired import error_text
+from flashboot_agent.node.matching import Matching
 from flashboot_agent.node.packets import Packet, PacketSocket
 from flashboot_agent.node.pods import Pod, Rank
 from flashboot_agent.node.state import NodeState
@@ -42,6 +44,9 @@ from flashboot_agent.wire.base import WireModel, now
 from flashboot_agent.wire.control import Place, PodPhase, WantedArena
 
 log = Log(__name__)
+
+SLOWEST_BYTES_PER_SECOND: Final = 100 << 20
+"""At which a seed moves its bytes into the arena, at least."""
 
 Step = Literal["new", "waiting", "asked", "writing", "served", "refused", "started"]
 
@@ -56,10 +61,14 @@ class Session:
         self._inbox: asyncio.Queue[Packet | BadRequest | None] = asyncio.Queue(maxsize=16)
         self._step: Step = "new"
         self._hello: attach.Hello | None = None
+        self._matching: Matching | None = None
+        self._differs: IdentityMismatch | None = None
+        """What stands between it and the arena that the operator names."""
         self._rank: Rank | None = None
         """Which of the pod's ranks it is, once it said hello."""
         self._served = ""
         """The arena that this plug-in got."""
+        self._commit_seconds = 0.0
         self.seeding: str | None = None
         """The arena that this plug-in writes."""
 
@@ -120,7 +129,8 @@ class Session:
         settings = self._node.settings
         counter = self._node.board.counter
         while True:
-            seconds = {"new": settings.hello_seconds, "waiting": settings.coming_seconds}.get(self._step)
+            waits = {"new": settings.hello_seconds, "waiting": settings.coming_seconds, "writing": self._commit_seconds}
+            seconds = waits.get(self._step)
             packet = await self._next(counter, seconds)
             counter = self._node.board.counter
             if isinstance(packet, BadRequest):
@@ -134,6 +144,8 @@ class Session:
                     packet.close()
             elif self._step == "new":
                 raise DeadlineExceeded(f"pod {self._pod.uid}: no hello within {settings.hello_seconds:.0f} s")
+            elif self._step == "writing":
+                raise DeadlineExceeded(f"pod {self._pod.uid}: no commit of {self.seeding} within {self._commit_seconds:.0f} s")
             if self._step == "waiting":
                 await self._answer()
 
@@ -202,7 +214,8 @@ class Session:
             raise BadRequest(f"{type(message).__name__.lower()} out of order: this connection is {self._step}")
 
     async def _greet(self, hello: attach.Hello) -> None:
-        self._rank = self._node.pods.hello(self._pod, hello.place, now())
+        self._matching = Matching(hello.identity, hello.place, self._node.settings.mismatch_seconds)
+        self._rank = self._node.pods.hello(self._pod, hello.place, self._matching.identity, now())
         self._hello = hello
         self._step = "waiting"
         self._phase("attached" if hello.attached else "connected")
@@ -225,6 +238,7 @@ class Session:
             return
         try:
             self._step = "writing"
+            self._commit_seconds = self._node.settings.commit_seconds + nbytes / SLOWEST_BYTES_PER_SECOND
             await self._send(attach.Writable(arena=arena.name, bytes=nbytes), [fd])
         finally:
             os.close(fd)
@@ -292,32 +306,49 @@ class Session:
         self._node.pods.trouble(self._pod, self._hello.place, error.problem())
 
     def _unallocated(self) -> list[Place]:
-        """The memory-sampling rule: ranks of this pod whose memory is not reserved yet."""
+        """The memory-sampling rule: other ranks of this pod whose memory is not reserved yet."""
+        assert self._hello is not None
         held = {arena.name for arena in self._node.store.all()}
-        return rules.unallocated(self._pod.uid, self._node.wanted_by(self._pod), held)
+        others = {place: each for place, each in self._node.wanted_by(self._pod).items() if place != self._hello.place}
+        return rules.unallocated(self._pod.uid, others, held)
 
     def _decide(self) -> tuple[rules.Answer, str, WantedArena | None, Arena | None]:
+        """What the plug-in is told now, why, and about which arena."""
+        assert self._hello is not None
+        assert self._matching is not None
+        self._differs = None
         wanted = self._wanted()
         name = wanted.arena if wanted else self._rank.told.arena if self._rank else None
         arena = self._node.store.get(name) if name else None
+        if wanted is not None and (arena is None or arena.state != "sealed" or self._matching.mismatch(arena)):
+            arena = self._matching.twin(self._node.store, wanted) or arena
+        if arena is not None and (mismatch := self._matching.mismatch(arena)) is not None:
+            why = "its engine has another arena" if self._hello.attached else None
+            why = why or self._matching.refused(self._pod.uid, wanted)
+            self._differs = IdentityMismatch(f"{mismatch}; {why or 'the operator looks for an arena of this identity'}")
+            return "refuse" if why else "coming", str(self._differs), None, None
         state = arena.state if arena else None
-        if wanted is None and arena is not None and self._hello is not None and not self._hello.attached:
+        if wanted is None and arena is not None and not self._hello.attached:
             state = None  # a pod that is listed nowhere gets nothing new
         loads = wanted is not None and self._node.loading(wanted, used=True)
         taken = wanted is not None and any(each.asked == name for each in self._node.sessions if each is not self)
         answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads, taken=taken)
-        if answer == "ready" and self._hello is not None and not self._hello.attached and (late := self._unallocated()):
+        if answer == "ready" and not self._hello.attached and (late := self._unallocated()):
             names = ", ".join(map(str, late))
             answer, note = "coming", f"all bytes are here; the memory of {names} of this pod is not reserved yet"
         return answer, note, wanted, arena
 
     async def _answer(self) -> None:
         assert self._hello is not None
+        assert self._matching is not None
         answer, note, wanted, arena = self._decide()
-        if arena is not None and (mismatch := self._mismatch(arena)) is not None:
+        if self._matching.differed and answer != "coming":
+            self._node.mismatches[answer] += 1
+        if self._differs is not None:
+            self._trouble(self._differs)
+        if self._differs is not None and answer == "refuse":
             self._step = "refused"
-            self._trouble(mismatch)
-            await self._refuse(mismatch)
+            await self._refuse(self._differs)
         elif answer == "ready" and arena is not None:
             await self._ready(arena)
         elif answer == "seed" and wanted is not None and not self._hello.attached:
@@ -340,17 +371,6 @@ class Session:
             watermark=arena.watermark if arena else 0,
             note=note[:4096],
         )
-
-    def _mismatch(self, arena: Arena) -> FlashBootError | None:
-        """Why this engine may not have this arena."""
-        assert self._hello is not None
-        if arena.record.identity in (None, digest_of(self._hello.identity)):
-            return None
-        try:
-            require_equal(self._hello.identity, documents.identity_of(arena.meta.layout), whose=f"arena {arena.name}")
-        except FlashBootError as error:
-            return error.with_traceback(None)  # its frames hold the arena, and the caller's among them would hold it
-        return None
 
     async def _ready(self, arena: Arena) -> None:
         record = arena.record

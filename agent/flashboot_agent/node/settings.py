@@ -54,6 +54,14 @@ class Settings:
     layout_seconds: float = 30.0
     """Reading a layout document out of the plug-in's descriptor."""
 
+    commit_seconds: float = 60.0
+    """FLASHBOOT_COMMIT_SECONDS: from giving a seed its memory to its commit, beside the time for the bytes at 100 MiB/s;
+    then it is cut off and its half arena dropped, so that another pod may seed."""
+
+    mismatch_seconds: float = 30.0
+    """FLASHBOOT_MISMATCH_SECONDS: an engine of another identity than its arena's waits so long for the operator to name
+    another one."""
+
     connect_seconds: float = 3.0
     """Connecting to a parent and reading the arena's metadata."""
 
@@ -141,7 +149,9 @@ class Settings:
             bind=env.get("FLASHBOOT_BIND", cls.bind),
             http_port=_number(env, "FLASHBOOT_HTTP_PORT", cls.http_port),
             chunk_port=_number(env, "FLASHBOOT_CHUNK_PORT", cls.chunk_port),
+            commit_seconds=_number(env, "FLASHBOOT_COMMIT_SECONDS", 60, least=1),
             overdue_floor_seconds=_number(env, "FLASHBOOT_OVERDUE_FLOOR_MS", 1000, least=1) / 1000,
+            mismatch_seconds=_number(env, "FLASHBOOT_MISMATCH_SECONDS", 30, least=1),
             nice=_number(env, "FLASHBOOT_NICE", cls.nice, most=19),
             nixl=_number(env, "FLASHBOOT_NIXL", 0, most=1) == 1,
             link_bytes_per_second=_mbit(env, "FLASHBOOT_LINK_MBIT") or None,

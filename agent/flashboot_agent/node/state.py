@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.pods import Pod, PodTable
+from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.wire.control import Place, WantedArena
@@ -39,6 +41,8 @@ class NodeState:
     clones: dict[str, Clone] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
+    mismatches: Counter[Answer] = field(default_factory=Counter)
+    """Engines of another identity than the arena that was named for them, by what they were told in the end."""
     instance: str = field(default_factory=lambda: str(uuid.uuid4()))
     stats: HolderStats | None = None
     """The holder's last word; None while it can't be reached."""

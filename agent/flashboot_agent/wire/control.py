@@ -111,6 +111,8 @@ class WantedArena(ArenaOwner):
     egress_bytes_per_second: Annotated[int | None, Field(ge=1 << 20)] = None
     """Most bytes a second that this node sends of this arena to all its children together; None: no cap."""
     pods: Annotated[list[Uid], Field(max_length=256)] = []
+    refused: Annotated[list[Uid], Field(max_length=256)] = []
+    """Those of `pods` whose engine asked for another identity than this arena's, and that shall get nothing else."""
 
 
 class Desired(WireModel):
@@ -188,6 +190,8 @@ class ObservedRank(WireModel):
     """When the engine first asked to attach."""
     attached_at: Time | None = None
     way: Way | None = None
+    identity: Digest | None = None
+    """The full identity that the engine asked for."""
     problem: Problem | None = None
     """The present trouble of this rank, gone when it is put right."""
 

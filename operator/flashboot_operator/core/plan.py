@@ -21,6 +21,8 @@ class Memory:
     sources: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
     slow: Mapping[str, Slow] = field(default_factory=dict)
+    learned: Mapping[str, str] = field(default_factory=dict)
+    """Expected identity → key of the set of arenas that its engines asked for, where it is another one (learned.py)."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class ArenaPlan:
     arena: str
     place: Place
     expected: str
+    """Key of its set: the expected identity of the replicas that made it, or one that was learned (learned.py)."""
     template_hash: str
     product: str
     pods: tuple[Pod, ...]

@@ -4,8 +4,8 @@ Everything is computed anew from the world each time. The only memory is, per ar
 seed, which keeps elections stable, and who was found slow; without it (after a restart) the same facts lead to a sound
 choice again.
 
-Replicas that are alike need one arena per rank. These are decided together: cloned when each rank's is complete
-somewhere, and else seeded, by one replica for all ranks.
+Replicas that are alike (learned.py) need one arena per rank. These are decided together: cloned when each rank's is
+complete somewhere, and else seeded, by one replica for all ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import ObservedArena, Place
 from flashboot_operator.core.election import Sealed, elect_source, others_by_rank
-from flashboot_operator.core.expected import expected_identity
-from flashboot_operator.core.facts import Agent, Node, Pod, World
+from flashboot_operator.core.facts import Agent, Pod, World
+from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals
 from flashboot_operator.core.orders import by_node, cloned, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
@@ -33,41 +33,43 @@ class Group:
     pods: list[Pod] = field(default_factory=list)
 
 
-def plan_replica(owner: Owner, world: World, memory: Memory) -> list[ArenaPlan]:
-    """The plans of all arenas of the ModelReplica, those with most pods first, by place."""
+def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None = None) -> list[ArenaPlan]:
+    """The plans of all arenas of the ModelReplica, those with most pods first, by place. `kinds`: of this world."""
     if owner.going:
         return []
+    kinds = kinds or kinds_of(owner, world, memory.learned)
     groups: dict[str, Group] = {}
     for pod in sorted((p for p in world.pods if p.live), key=lambda p: (p.bound or p.created, p.uid)):
         node = world.nodes.get(pod.node or "")
         if node is not None:
-            groups.setdefault(_expected(owner, pod.hash, node), Group(pod.hash, node.product)).pods.append(pod)
+            group = groups.setdefault(kinds.keys[pod.uid], Group(pod.hash, node.product))
+            group.pods.append(pod)
+            if pod.hash == owner.template_hash:  # also where pods of an older template use the same arenas
+                group.template_hash = pod.hash
     known = {
         a.expected_identity
         for agent in world.agents.values()
         for a in agent.observed.arenas
         if a.model_replica_uid == owner.uid
     }
-    used = [_plan_set(owner, world, memory, expected, groups[expected]) for expected in groups]
-    podless = [_plan_set(owner, world, memory, expected, Group("", "")) for expected in sorted(known - groups.keys())]
-    kept = _worth_keeping(owner, world, bool(used), [plans for plans in podless if all(p.source for p in plans)])
-    plans = [plan for plans in (*used, *kept) for plan in plans]
+    used = [_plan_set(owner, world, memory, key, groups[key], kinds) for key in groups]
+    podless = [_plan_set(owner, world, memory, key, Group("", ""), kinds) for key in sorted(known - groups.keys())]
+    whole = [plans for plans in podless if all(p.source for p in plans)]
+    kept = _worth_keeping(owner, world, kinds.learned, bool(used), whole)
+    plans = [with_refusals(plan, world, kinds) for plans in (*used, *kept) for plan in plans]
     return sorted(plans, key=lambda p: (-len(p.pods), p.expected, in_order(p.place)))
 
 
-def _expected(owner: Owner, template_hash: str, node: Node) -> str:
-    return expected_identity(
-        owner.spec, template_hash=template_hash, gpu_product=node.product, architecture=node.architecture
-    )
-
-
-def _worth_keeping(owner: Owner, world: World, used: bool, podless: list[list[ArenaPlan]]) -> list[list[ArenaPlan]]:
+def _worth_keeping(
+    owner: Owner, world: World, learned: Mapping[str, str], used: bool, podless: list[list[ArenaPlan]]
+) -> list[list[ArenaPlan]]:
     """Arenas that no pod uses now but new pods will: those of the present template; when adopting, the newest ones."""
     if not owner.wants_replicas:
         return []
     if owner.template_hash is not None:
         hash_ = owner.template_hash
-        current = {_expected(owner, hash_, node): node.product for node in world.nodes.values()}
+        expected = {expected_of(owner, hash_, node): node.product for node in world.nodes.values()}
+        current = {learned.get(key, key): product for key, product in expected.items()}
         return [
             [replace(p, template_hash=hash_, product=current[p.expected]) for p in plans]
             for plans in podless
@@ -78,7 +80,9 @@ def _worth_keeping(owner: Owner, world: World, used: bool, podless: list[list[Ar
     return [max(podless, key=lambda plans: max(str(a.sealed_at) for p in plans for a in p.sealed.values()))]
 
 
-def _plan_set(owner: Owner, world: World, memory: Memory, expected: str, group: Group) -> list[ArenaPlan]:
+def _plan_set(
+    owner: Owner, world: World, memory: Memory, expected: str, group: Group, kinds: Kinds
+) -> list[ArenaPlan]:
     """The plans of one arena per rank."""
     held: dict[Place, Mapping[str, ObservedArena]] = {}
     plans = []
@@ -96,6 +100,8 @@ def _plan_set(owner: Owner, world: World, memory: Memory, expected: str, group: 
             home = home or (elected.source.node if elected.source else None)
         return plans
     chosen = seed_of(world, plans, group.pods, memory.seeds, pods_per_replica=owner.pods_per_replica)
+    if kinds.held and not all(pod.uid in kinds.heard for pod in chosen):
+        chosen = []  # what is held may be just what its engine is about to ask for
     return [seeded(owner, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
 
 

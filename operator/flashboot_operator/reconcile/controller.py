@@ -24,6 +24,7 @@ from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.expected import engine_hash
 from flashboot_operator.core.facts import Key, Trouble, World
+from flashboot_operator.core.learned import kinds_of, remembered
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status
@@ -99,11 +100,13 @@ class Controller:
             return
         world = self._world(key)
         memory = self._memory.get(key) or self._remembered(owner, world, obj)
-        plans = plan_replica(owner, world, memory)
+        kinds = kinds_of(owner, world, memory.learned)
+        plans = plan_replica(owner, world, memory, kinds)
         self._memory[key] = Memory(
             {p.arena: p.source.node for p in plans if p.source},
             {p.arena: p.seed.uid for p in plans if p.seed},
             {p.arena: p.slow for p in plans if p.slow},
+            kinds.learned,
         )
         self.fleet.want(key, wanted_of(plans), sequence)
         self.plans[key] = (owner, world, plans)
@@ -156,7 +159,7 @@ class Controller:
         )
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
-        """After a restart: the source that the status names stays, if it still can be one."""
+        """After a restart: the source that the status names stays, if it still can be one, and what was learned counts."""
         sources = {}
         for domain in (obj.get("status") or {}).get("domains") or []:
             agent = world.agents.get(domain.get("sourceNode") or "")
@@ -164,7 +167,8 @@ class Controller:
                 if arena.model_replica_uid == owner.uid and arena.state == "sealed":
                     sources[arena.arena] = arena_node = domain["sourceNode"]
                     log.info("source remembered", extra={"arena": arena.arena, "node": arena_node})
-        return Memory(sources, {})
+        learned = remembered(owner, world, (obj.get("status") or {}).get("identities") or [])
+        return Memory(sources, learned=learned)
 
     # Status
 

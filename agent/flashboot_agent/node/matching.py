@@ -1,0 +1,82 @@
+"""May this engine have that arena? Full identities decide, and a refusal names the fields in which they differ.
+
+    the arena that the operator names is another's  →  one of this node with exactly the engine's identity, if there is
+                                                    →  else the operator looks for one, or lets the engine seed its own
+                                                    →  refused, when the operator says so or does not answer
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from flashboot_agent.core.errors import FlashBootError, IdentityMismatch
+from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.node import documents
+from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.wire.control import Place, WantedArena
+
+
+class Matching:
+    """Of one engine, from its hello on."""
+
+    def __init__(
+        self, identity: Mapping[str, str], place: Place, patience: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """patience: seconds that an engine which can't have its arena waits for the operator's word."""
+        self.identity = digest_of(identity)
+        self._fields = dict(identity)
+        self._place = place
+        self._patience = patience
+        self._clock = clock
+        self._since: float | None = None
+        self._found: tuple[str, str | None, IdentityMismatch | None] | None = None
+
+    @property
+    def differed(self) -> bool:
+        """An arena that the operator named was another's."""
+        return self._since is not None
+
+    def twin(self, store: ArenaStore, wanted: WantedArena) -> Arena | None:
+        """A sealed arena of the same ModelReplica and rank, with exactly this engine's identity, whatever its name."""
+        for arena in store.all():
+            record = arena.record
+            same = (record.model_replica_uid, record.place) == (wanted.model_replica_uid, self._place)
+            other_bytes = wanted.identity == self.identity and wanted.digest not in (None, record.digest)
+            if same and arena.state == "sealed" and record.identity == self.identity and not other_bytes:
+                return arena
+        return None
+
+    def mismatch(self, arena: Arena) -> IdentityMismatch | None:
+        """Why this engine may not have this arena; None when it may, or while nobody knows."""
+        identity = arena.record.identity
+        if identity in (None, self.identity):
+            return None
+        if self._found is None or self._found[:2] != (arena.name, identity):
+            self._found = (arena.name, identity, self._compare(arena))
+        if self._found[2] is not None and self._since is None:
+            self._since = self._clock()
+        return self._found[2]
+
+    def refused(self, uid: str, wanted: WantedArena | None) -> str | None:
+        """After a mismatch: why nothing else comes, None while something may."""
+        if wanted is None:
+            return "the operator names no other arena for this pod"
+        if uid in wanted.refused:
+            return (
+                "no node holds an arena of this identity, and transfer.onMismatch of the ModelReplica is Fail; let the "
+                "pod's image, arguments and environment be those of the others, or set it to LoadFromCheckpoint"
+            )
+        if self._since is not None and self._clock() - self._since >= self._patience:
+            return f"the operator named no other arena within {self._patience:.0f} s; does it run?"
+        return None
+
+    def _compare(self, arena: Arena) -> IdentityMismatch | None:
+        try:
+            require_equal(self._fields, documents.identity_of(arena.meta.layout), whose=f"arena {arena.name}")
+        except IdentityMismatch as error:
+            return error.with_traceback(None)  # its frames hold the arena, and the caller's among them would hold it
+        except FlashBootError as error:
+            return IdentityMismatch(f"{arena.name} is another's: {error}").with_traceback(None)
+        return None

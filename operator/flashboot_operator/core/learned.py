@@ -1,0 +1,158 @@
+"""Which replicas share arenas: the learned map from expected to full identities.
+
+Replicas share a set of arenas (one per rank), named by a key. Before its engine runs, a replica is given the key that
+replicas like it had last, else its own expected identity. Once its first rank has asked, what it asked for decides:
+
+    a set of exactly this identity is held       that one, whatever its key: it is cloned, nothing is loaded
+    nothing is held under its expected identity  its expected identity: it may seed
+    something else is held under it              `Fail`: refused. `LoadFromCheckpoint`: a set of its own, which it seeds
+
+Only the first rank decides, since all ranks of a replica follow from the same settings; another one that asks for
+something else than its set holds is refused. Pure. Nothing here can give an engine wrong bytes, the agent compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from flashboot_agent.core.identity import digest_of
+from flashboot_agent.wire.control import ObservedRank, Place, WantedArena
+from flashboot_operator.core.expected import expected_identity
+from flashboot_operator.core.facts import Agent, Node, Pod, World
+from flashboot_operator.core.plan import ArenaPlan, Owner
+
+Held = Mapping[str, Mapping[Place, frozenset[str]]]
+"""Key → place → full identities of the arenas that are complete, or being seeded, under it."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Whose arenas each pod uses."""
+
+    keys: Mapping[str, str]
+    """Pod UID → key of its set."""
+    heard: frozenset[str]
+    """UIDs of pods of replicas whose first rank has asked."""
+    learned: Mapping[str, str]
+    """Expected identity → key, where a replica that was heard has another key than its expected identity."""
+    held: Held
+
+
+def expected_of(owner: Owner, template_hash: str, node: Node) -> str:
+    return expected_identity(
+        owner.spec, template_hash=template_hash, gpu_product=node.product, architecture=node.architecture
+    )
+
+
+def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
+    """`learned`: what was known before, of which only what is still held counts."""
+    held = _held(owner, world)
+    first = owner.all_places[0]
+    replicas: dict[tuple[str, str], list[Pod]] = {}
+    for pod in world.pods:
+        node = world.nodes.get(pod.node or "")
+        if pod.live and node is not None:
+            replicas.setdefault((expected_of(owner, pod.hash, node), pod.replica or pod.uid), []).append(pod)
+    asked = {replica: rank for replica, pods in replicas.items() if (rank := _asked(world, pods, first)) is not None}
+    keys: dict[str, str] = {}
+    chosen: dict[str, list[tuple[datetime, str, str]]] = {}
+    for replica, rank in asked.items():
+        expected, pods = replica[0], replicas[replica]
+        key = _decide(owner, expected, rank.identity or "", _attached(world, pods, first), held, first)
+        keys |= {pod.uid: key for pod in pods}
+        assert rank.hello_at is not None
+        chosen.setdefault(expected, []).append((rank.hello_at, key, pods[0].node or ""))
+    known = {expected: key for expected, key in learned.items() if key in held}
+    newest = {expected: max(found)[1] for expected, found in chosen.items()}
+    for replica, pods in replicas.items():
+        if replica not in asked:
+            near = [each for each in chosen.get(replica[0], ()) if any(each[2] == pod.node for pod in pods)]
+            guess = max(near)[1] if near else newest.get(replica[0]) or known.get(replica[0]) or replica[0]
+            keys |= {pod.uid: guess for pod in pods}
+    heard = frozenset(pod.uid for replica in asked for pod in replicas[replica])
+    return Kinds(keys, heard, {e: k for e, k in {**known, **newest}.items() if e != k}, held)
+
+
+def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What was learned, after a restart of the operator. identities: `status.identities` as the API server has them."""
+    found = {}
+    for each in identities:
+        for node in world.nodes.values():
+            expected = expected_of(owner, each["templateHash"], node)
+            if node.product == each["gpuProduct"] and expected != each["expectedIdentity"]:
+                found[expected] = each["expectedIdentity"]
+    return found
+
+
+def with_refusals(plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
+    """The plan, its nodes told which of their pods ask for something else than this arena, and will get nothing else."""
+    there = kinds.held.get(plan.expected, {}).get(plan.place)
+    if not there:
+        return plan
+    refused: dict[str, list[str]] = {}
+    for pod in plan.pods:
+        rank = _rank(world.agents.get(pod.node or ""), pod, plan.place)
+        if pod.uid in kinds.heard and rank is not None and rank.identity is not None and rank.identity not in there:
+            refused.setdefault(pod.node or "", []).append(pod.uid)
+    wanted: dict[str, WantedArena] = {
+        node: each.model_copy(update={"refused": sorted(refused[node])}) if node in refused else each
+        for node, each in plan.wanted.items()
+    }
+    return replace(plan, wanted=wanted)
+
+
+def _decide(
+    owner: Owner, expected: str, identity: str, attached: str | None, held: Held, first: Place
+) -> str:
+    fitting = [key for key, places in held.items() if identity in places.get(first, ())]
+    for key in (attached, expected):
+        if key in fitting:
+            return str(key)
+    if fitting:
+        return min(fitting)
+    if owner.spec.transfer.on_mismatch == "Fail" or not held.get(expected, {}).get(first):
+        return expected
+    return digest_of({"expected": expected, "identity": identity})
+
+
+def _held(owner: Owner, world: World) -> Held:
+    found: dict[str, dict[Place, set[str]]] = {}
+    for agent in world.agents.values():
+        for arena in agent.observed.arenas:
+            if arena.model_replica_uid != owner.uid or arena.state not in ("sealed", "seeding"):
+                continue
+            identities = {arena.identity} if arena.identity else _seeding(agent, arena.arena, arena.place)
+            if identities:
+                found.setdefault(arena.expected_identity, {}).setdefault(arena.place, set()).update(identities)
+    return {key: {place: frozenset(all_) for place, all_ in places.items()} for key, places in found.items()}
+
+
+def _seeding(agent: Agent, arena: str, place: Place) -> set[str]:
+    """What the engine that fills the arena asked for; it will be the arena's identity."""
+    ranks = [rank for pod in agent.observed.pods if (rank := pod.rank(place)) is not None]
+    return {rank.identity for rank in ranks if rank.arena == arena and rank.phase == "seeding" and rank.identity}
+
+
+def _rank(agent: Agent | None, pod: Pod, place: Place) -> ObservedRank | None:
+    seen = agent.pod(pod.uid) if agent is not None else None
+    return seen.rank(place) if seen is not None else None
+
+
+def _asked(world: World, pods: Iterable[Pod], first: Place) -> ObservedRank | None:
+    """The replica's first rank, once it asked."""
+    ranks = [_rank(world.agents.get(pod.node or ""), pod, first) for pod in pods]
+    return next((rank for rank in ranks if rank is not None and rank.identity and rank.hello_at), None)
+
+
+def _attached(world: World, pods: Iterable[Pod], first: Place) -> str | None:
+    """Key of the set that the replica's first rank uses already."""
+    for pod in pods:
+        agent = world.agents.get(pod.node or "")
+        rank = _rank(agent, pod, first)
+        if agent is not None and rank is not None and rank.phase == "attached" and rank.arena:
+            arena = agent.arena(rank.arena)
+            return arena.expected_identity if arena is not None else None
+    return None
