@@ -37,8 +37,7 @@ def line(view: NodeView, ready: bool) -> str:
             words.append(f"to {', '.join(view.arena.children)}")
     if view.pod is not None:
         words.append(f"| {view.pod.name[-11:]}: {'Ready' if ready else PHASES[view.pod.phase]}")
-        if view.pod.problem is not None:
-            words.append(f"({view.pod.problem.reason})")
+        words += [f"({problem.reason})" for problem in view.pod.problems]
     return f"{view.node:<12} {' '.join(words)}"
 
 

@@ -46,7 +46,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("spec.transfer.onMismatch", "Sometimes"),
         ("spec.transfer.cloneTimeoutSeconds", 0),
         ("spec.group.size", 2),
-        ("spec.parallelism.tensor", 8),
+        ("spec.parallelism.expert", 8),
         ("spec.template.spec.containers", []),
     ],
 )

@@ -131,4 +131,4 @@ def test_progress_names_every_parent() -> None:
     busy = fast("n2", pods=[seen("p-n2")], arenas=[filling((16 * MIB, "s0"), (16 * MIB, "s1"))])
     plan = look([serving("s0"), serving("s1"), busy])
     there = world([pod("p-n2", "n2")], [busy])
-    assert line_of(pod("p-n2", "n2"), plan, there).text == "pod p-n2: rank tp0 on n2 at 50 % from s0, s1"
+    assert line_of(pod("p-n2", "n2"), [plan], there).text == "pod p-n2: rank tp0 on n2 at 50 % from s0, s1"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashboot_agent.node.arena import STEPS, require_step
-from flashboot_agent.node.rules import Held, answer, arena_of, clones, keeps, loads
+from flashboot_agent.node.rules import Held, answer, arenas_of, clones, keeps, loads, unallocated
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import ArenaState, Desired, Lane, Peer, Place, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
@@ -46,17 +46,41 @@ def pod(uid: str = POD, model_replica: str | None = "tiny", namespace: str = "se
     )
 
 
-def test_a_pod_belongs_to_the_arena_that_lists_it_else_to_the_only_one_of_its_model_replica() -> None:
+def test_a_rank_belongs_to_the_arena_that_lists_its_pod_else_to_the_only_one_of_its_model_replica() -> None:
     listed, other = wants("clone", A, pods=[POD]), wants("clone", B)
-    assert arena_of(pod(), None) is None
-    assert arena_of(pod(), desired(other, listed)) == listed
-    assert arena_of(pod(OTHER), desired(listed)) == listed
-    assert arena_of(pod(OTHER), desired(other, listed)) is None, "two: no guess"
-    assert arena_of(pod(OTHER, None), desired(listed)) is None
-    assert arena_of(pod(OTHER, namespace="elsewhere"), desired(listed)) is None
-    ranks = [wants("clone", A, pods=[POD], place=Place(tp=0)), wants("clone", B, pods=[POD], place=Place(tp=1))]
-    assert arena_of(pod(), desired(*ranks), Place(tp=1)) == ranks[1]
-    assert arena_of(pod(), desired(*ranks), Place(tp=2)) is None
+    assert arenas_of(pod(), None) == {}
+    assert arenas_of(pod(), desired(other, listed)) == {Place(): listed}
+    assert arenas_of(pod(OTHER), desired(listed)) == {Place(): listed}
+    assert arenas_of(pod(OTHER), desired(other, listed)) == {}, "two: no guess"
+    assert arenas_of(pod(OTHER, None), desired(listed)) == {}
+    assert arenas_of(pod(OTHER, namespace="elsewhere"), desired(listed)) == {}
+
+
+def test_each_rank_of_a_pod_has_an_arena_of_its_own() -> None:
+    places = [Place(tp=0), Place(tp=1), Place(pp=1, tp=0)]
+    ranks = [wants("clone", f"arena-{i:032x}", pods=[POD], place=place) for i, place in enumerate(places)]
+    assert arenas_of(pod(), desired(*ranks)) == dict(zip(places, ranks, strict=True))
+    assert arenas_of(pod(OTHER), desired(*ranks)) == dict(zip(places, ranks, strict=True))
+    twice = wants("clone", A, place=Place(tp=1))
+    assert arenas_of(pod(OTHER), desired(*ranks, twice)).keys() == {places[0], places[2]}, "two of tp1: no guess"
+
+
+def test_memory_may_be_measured_once_all_ranks_that_do_not_seed_have_theirs() -> None:
+    one, two = Place(tp=0), Place(tp=1)
+    cloned = {one: wants("clone", A, place=one), two: wants("clone", B, place=two)}
+    assert unallocated(POD, cloned, []) == [one, two]
+    assert unallocated(POD, cloned, [A]) == [two]
+    assert unallocated(POD, cloned, [A, B]) == []
+    seeds = {place: wants("seed", each.arena, place=place, seed_pod=POD) for place, each in cloned.items()}
+    assert unallocated(POD, seeds, []) == [], "there is none yet, and it is not counted as preloaded"
+    assert unallocated(OTHER, seeds, []) == [one, two], "it waits for the seed's"
+
+
+def test_half_a_seed_goes_though_its_pod_had_it() -> None:
+    seed = desired(wants("seed", seed_pod=POD))
+    assert keeps(A, Held("sealed", True, True), seed, fresh=True)
+    assert not keeps(A, Held("sealed", True, True, half=True), seed, fresh=True)
+    assert keeps(A, Held("sealed", True, True, read=True, half=True), seed, fresh=True), "a child reads it"
 
 
 @given(
@@ -104,6 +128,8 @@ PARENT = [Lane(), Lane(parents=[Peer(node="n2", address="1.2.3.4:9441")])]
         (wants("clone", identity=IMAGE.identity, digest=IMAGE.digest), None, {}, True),
         (wants("clone"), None, {"image": None}, False),
         (wants("clone"), None, {"used": False}, False),
+        (wants("clone"), None, {"whole": False}, False),
+        (wants("clone"), "filling", {"whole": False, "begun": True}, True),
         (wants("hold"), None, {}, False),
         (wants("hold"), "filling", {"begun": True}, False),
         (wants("clone", lanes=PARENT), None, {}, False),
@@ -129,6 +155,13 @@ def test_what_is_loaded_is_kept_and_its_seed_waits() -> None:
         assert not keeps(A, Held(state, False, True), desired(seed), fresh=True)
     assert answer(POD, seed, None, loads=True) == ("coming", "the arena is loaded from its image on this node")
     assert answer(POD, seed, "sealed", loads=True)[0] == "ready"
+
+
+def test_a_rank_of_which_two_processes_ask_is_seeded_by_one() -> None:
+    seed = wants("seed", seed_pod=POD)
+    assert answer(POD, seed, None)[0] == "seed"
+    assert answer(POD, seed, None, taken=True) == ("coming", "another engine process of this pod loads the checkpoint")
+    assert answer(POD, seed, "sealed", taken=True)[0] == "ready"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ class Transfer(ApiModel):
     """How long an engine waits without progress for weights that are on their way before it fails, with a message that
     says on whom it waited."""
     on_mismatch: Literal["Fail", "LoadFromCheckpoint"] = "Fail"
-    """What an engine does when it cannot have a clone though it should: fail, or load the checkpoint itself."""
+    """What becomes of an engine whose identity no resident arena has, though pods like it have one of another: it fails
+    and names what differs, or it loads the checkpoint into an arena of its own."""
 
 
 class Residency(ApiModel):

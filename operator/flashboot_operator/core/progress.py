@@ -66,8 +66,8 @@ def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
     worst = min(ranks, key=lambda line: ORDER.index(line.stage))
     troubles = (line.trouble for line in ranks)
     trouble = next((each for each in troubles if each), None) or _of_the_whole(pod, plans, seen) or pod.trouble
-    left = sum(1 for line in ranks if line.stage != "Ready")
-    more = f"; {left} of its {len(ranks)} ranks are not ready" if left > 1 else ""
+    left = sum(1 for line in ranks if line.stage not in ("EngineStarting", "Ready"))
+    more = f"; {left} of its {len(ranks)} ranks have no weights yet" if left > 1 else ""
     return Line(pod.name, worst.stage, worst.text + more, trouble)
 
 

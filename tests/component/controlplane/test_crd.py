@@ -67,8 +67,8 @@ TEMPLATE: Object = {"spec": {"containers": [{"name": "engine"}]}}
 @pytest.mark.parametrize(
     ("change", "field", "words"),
     [
-        ({"parallelism": {"tensor": 2}}, "spec.parallelism.tensor", "must be 1"),
-        ({"parallelism": {"expert": 8}}, "spec.parallelism.expert", "must be 1"),
+        ({"parallelism": {"tensor": 16, "pipeline": 8}}, "spec.parallelism.tensor", "of which 64 can be"),
+        ({"parallelism": {"tensor": 4, "expert": 8}}, "spec.parallelism.expert", "must divide"),
         ({"parallelism": {"tensor": 0}}, "spec.parallelism.tensor", "greater than or equal to 1"),
         ({"group": {"size": 2}}, "spec.group.size", "several pods"),
         ({"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
@@ -106,6 +106,7 @@ def test_a_bad_spec_is_refused_with_its_field(
     [
         ({"model": {"revision": "other"}}, "spec.model", "immutable"),
         ({"model": {"name": "org/other"}}, "spec.model", "immutable"),
+        ({"parallelism": {"tensor": 2}}, "spec.parallelism", "immutable"),
         ({"template": None, "replicas": None}, "spec.template", "added or removed"),
     ],
 )

@@ -36,7 +36,9 @@ specs = st.fixed_dictionaries(
         "replicas": near(0, 4096),
         "template": template,
         "group": st.fixed_dictionaries({"size": near(1, 1)}),
-        "parallelism": st.fixed_dictionaries({}, optional={"tensor": near(1, 1), "expert": near(1, 1)}),
+        "parallelism": st.fixed_dictionaries(
+            {}, optional={"tensor": near(1, 64), "pipeline": near(1, 2), "expert": st.sampled_from([1, 1, 2, 3, 64])}
+        ),
         "transfer": st.fixed_dictionaries(
             {},
             optional={
