@@ -68,13 +68,23 @@ class Operators:
 
 
 def arenas_of(seen: dict[str, Observed], model_replica_uid: str) -> dict[str, ObservedArena]:
-    """Node → its arena of one ModelReplica object."""
+    """Node → its arena of one ModelReplica object whose replicas have one rank."""
     return {
         node: arena
         for node, state in seen.items()
         for arena in state.arenas
         if arena.model_replica_uid == model_replica_uid
     }
+
+
+def ranks_of(seen: dict[str, Observed], model_replica_uid: str) -> dict[str, dict[str, ObservedArena]]:
+    """Node → rank (as in `tp1`) → its arena of one ModelReplica object."""
+    found: dict[str, dict[str, ObservedArena]] = {}
+    for node, state in seen.items():
+        for arena in state.arenas:
+            if arena.model_replica_uid == model_replica_uid:
+                found.setdefault(node, {})[str(arena.place)] = arena
+    return found
 
 
 def _running(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:

@@ -130,6 +130,10 @@ class Mrep:
         """Node → arena of this object."""
         return agents.arenas_of(self.world.observed() if seen is None else seen, self.uid)
 
+    def ranks(self) -> dict[str, dict[str, ObservedArena]]:
+        """Node → rank → arena of this object."""
+        return agents.ranks_of(self.world.observed(), self.uid)
+
     def wait_arenas(self, nodes: set[str], seconds: float = 60, *, held: int = 0) -> None:
         """Until these nodes have an arena of this object, all of them sealed, and at most `held` others: the operator
         may keep the source where no pod is left."""

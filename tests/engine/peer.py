@@ -1,7 +1,8 @@
 """The agent's side of wire/attach.py in a few threads, with real sockets and real memfds, for the plug-in's tests.
 
-It keeps one arena. The first engine to say hello seeds it; later ones get it if their identity is equal. Tests bend it:
-`hold` keeps engines in *coming*, `drop_all` cuts every connection, `close` takes the socket away like a stopped agent.
+It keeps one arena per rank. The first engine of a rank to say hello seeds it; later ones get it if their identity is
+equal. Tests bend it: `hold` keeps engines in *coming*, `late` says that ranks have no memory yet, `drop_all` cuts every
+connection, `close` takes the socket away like a stopped agent.
 """
 
 from __future__ import annotations
@@ -12,17 +13,31 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flashboot_agent.core.errors import CommitRefused, FlashBootError
 from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.base import WireModel
+from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import Layout
 
 ARENA = "arena-" + "0" * 32
+"""Of rank tp0."""
 DIGEST = "xxh3:" + "0" * 16
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1033, 2, 4, 8
+
+
+@dataclass
+class Arena:
+    """Of one rank."""
+
+    name: str
+    memory: int | None = None
+    nbytes: int = 0
+    layout: bytes | None = None
+    identity: dict[str, str] = field(default_factory=dict)
 
 
 class Peer:
@@ -32,11 +47,10 @@ class Peer:
         """Every message that came, in order."""
         self.changed = threading.Condition()
         self.hold: wire.Coming | None = None
+        self.late: set[Place] = set()
+        """Ranks without memory; as an agent does, it then lets no rank of the pod measure."""
         self.refuse: FlashBootError | None = None
-        self.memory: int | None = None
-        self.nbytes = 0
-        self.layout: bytes | None = None
-        self.identity: dict[str, str] = {}
+        self.arenas: dict[Place, Arena] = {}
         self.commits_to_lose = 0
         self._connections: list[socket.socket] = []
         self.open()
@@ -71,11 +85,26 @@ class Peer:
         return sum(isinstance(message, kind) for message in self.seen)
 
     def forget(self) -> None:
-        """Lose the arena."""
-        if self.memory is not None:
-            os.close(self.memory)
-        self.memory, self.layout, self.identity = None, None, {}
+        """Lose all arenas."""
+        for arena in self.arenas.values():
+            if arena.memory is not None:
+                os.close(arena.memory)
+        self.arenas.clear()
         self.seen.clear()
+
+    def arena(self, place: Place) -> Arena:
+        name = ARENA if place == Place() else "arena-" + str(place).encode().hex().rjust(32, "0")
+        return self.arenas.setdefault(place, Arena(name))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the only rank's arena."""
+        return self.arena(Place()).nbytes
+
+    @property
+    def layout(self) -> bytes | None:
+        """Of the only rank's arena."""
+        return self.arena(Place()).layout
 
     # -- what an agent does ----------------------------------------------------------------------------------
 
@@ -94,7 +123,7 @@ class Peer:
             self._converse(connection)
 
     def _converse(self, connection: socket.socket) -> None:
-        identity: dict[str, str] = {}
+        hello: wire.Hello | None = None
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(connection, wire.MAX_MESSAGE, 4)
@@ -108,12 +137,12 @@ class Peer:
                 self.changed.notify_all()
             try:
                 if isinstance(message, wire.Hello):
-                    identity = message.identity
-                    self._offer(connection, identity, message.attached)
-                elif isinstance(message, wire.Allocate):
-                    self._allocate(connection, message.bytes)
-                elif isinstance(message, wire.Commit):
-                    self._commit(connection, descriptors, identity)
+                    hello = message
+                    self._offer(connection, hello)
+                elif isinstance(message, wire.Allocate) and hello is not None:
+                    self._allocate(connection, self.arena(hello.place), message.bytes)
+                elif isinstance(message, wire.Commit) and hello is not None:
+                    self._commit(connection, descriptors, hello)
             except FlashBootError as error:
                 self._send(connection, wire.Refused(problem=error.problem()))
             except OSError:
@@ -122,50 +151,57 @@ class Peer:
                 for descriptor in descriptors:
                     os.close(descriptor)
 
-    def _offer(self, connection: socket.socket, identity: dict[str, str], attached: bool) -> None:
+    def _offer(self, connection: socket.socket, hello: wire.Hello) -> None:
         if self.refuse is not None:
             raise self.refuse
+        arena = self.arena(hello.place)
         while self.hold is not None:
             self._send(connection, self.hold)
             time.sleep(0.05)
-        if self.layout is None:
-            self._send(connection, wire.Seed(arena=ARENA))
+        while self.late:
+            note = f"the memory of {', '.join(map(str, self.late))} of this pod is not reserved yet"
+            self._send(connection, wire.Coming(allocated=False, bytes=arena.nbytes, watermark=arena.nbytes, note=note))
+            time.sleep(0.05)
+        if arena.layout is None:
+            self._send(connection, wire.Seed(arena=arena.name))
             return
-        require_equal(identity, self.identity, whose="arena")
-        self._send_ready(connection)
+        require_equal(hello.identity, arena.identity, whose="arena")
+        self._send_ready(connection, arena)
 
-    def _allocate(self, connection: socket.socket, nbytes: int) -> None:
-        if self.memory is not None:
-            os.close(self.memory)
-        self.memory, self.nbytes = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), nbytes
-        os.ftruncate(self.memory, nbytes)
-        self._send(connection, wire.Writable(arena=ARENA, bytes=nbytes), [self.memory])
+    def _allocate(self, connection: socket.socket, arena: Arena, nbytes: int) -> None:
+        if arena.memory is not None:
+            os.close(arena.memory)
+        memory = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        arena.memory, arena.nbytes = memory, nbytes
+        os.ftruncate(memory, nbytes)
+        self._send(connection, wire.Writable(arena=arena.name, bytes=nbytes), [memory])
 
-    def _commit(self, connection: socket.socket, descriptors: list[int], identity: dict[str, str]) -> None:
+    def _commit(self, connection: socket.socket, descriptors: list[int], hello: wire.Hello) -> None:
         if self.commits_to_lose:
             self.commits_to_lose -= 1
             connection.shutdown(socket.SHUT_RDWR)
             return
+        arena = self.arena(hello.place)
         document = os.pread(descriptors[0], wire.MAX_LAYOUT, 0)
         layout = Layout.model_validate_json(document)
-        require_equal(identity, layout.identity, whose="layout")
-        assert self.memory is not None
-        assert layout.arena_bytes == self.nbytes
+        require_equal(hello.identity, layout.identity, whose="layout")
+        assert arena.memory is not None
+        assert layout.arena_bytes == arena.nbytes
         try:
-            fcntl.fcntl(self.memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
+            fcntl.fcntl(arena.memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
         except OSError as error:
             raise CommitRefused(f"the engine still maps the arena for writing: {error}") from error
-        self.layout, self.identity = document, layout.identity
-        self._send_ready(connection)
+        arena.layout, arena.identity = document, layout.identity
+        self._send_ready(connection, arena)
 
-    def _send_ready(self, connection: socket.socket) -> None:
-        assert self.layout is not None
-        arena = os.open(f"/proc/self/fd/{self.memory}", os.O_RDONLY | os.O_CLOEXEC)
+    def _send_ready(self, connection: socket.socket, arena: Arena) -> None:
+        assert arena.layout is not None
+        memory = os.open(f"/proc/self/fd/{arena.memory}", os.O_RDONLY | os.O_CLOEXEC)
         document = os.memfd_create("layout", os.MFD_CLOEXEC)
-        os.write(document, self.layout)
-        ready = wire.Ready(arena=ARENA, bytes=self.nbytes, identity=digest_of(self.identity), digest=DIGEST)
-        self._send(connection, ready, [arena, document])
-        os.close(arena)
+        os.write(document, arena.layout)
+        ready = wire.Ready(arena=arena.name, bytes=arena.nbytes, identity=digest_of(arena.identity), digest=DIGEST)
+        self._send(connection, ready, [memory, document])
+        os.close(memory)
         os.close(document)
 
     def _send(self, connection: socket.socket, message: WireModel, descriptors: list[int] | None = None) -> None:

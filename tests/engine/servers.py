@@ -33,9 +33,12 @@ def install_entry_point(folder: Path) -> Path:
 
 
 class Server:
-    """One engine. `flags` beyond those that a CPU needs."""
+    """One engine. `flags` beyond those that a CPU needs; `ranks`: its processes that hold weights; `grace`: seconds
+    that it is told to have after SIGTERM."""
 
-    def __init__(self, model: Path, folder: Path, *flags: str, plugin: Path | None) -> None:
+    def __init__(
+        self, model: Path, folder: Path, *flags: str, plugin: Path | None, ranks: int = 1, grace: int = 30
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -45,10 +48,11 @@ class Server:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "SGLANG_USE_CPU_ENGINE": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": "0",
+            "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks))),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            "FLASHBOOT_GRACE_SECONDS": str(grace),
         }
         command = [
             *(sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)),
@@ -72,6 +76,14 @@ class Server:
                 return
             time.sleep(0.2)  # between two looks
         raise AssertionError(f"not ready within {START_SECONDS} s: {self.tail()}")
+
+    def wait_log(self, words: str, lines: int) -> None:
+        """Until that many lines of the log have the words."""
+        deadline = time.monotonic() + START_SECONDS
+        while sum(words in line for line in self.log.read_text(errors="replace").splitlines()) < lines:
+            assert self.process.poll() is None, f"the server ended with {self.process.returncode}: {self.tail()}"
+            assert time.monotonic() < deadline, f"no {words!r} within {START_SECONDS} s: {self.tail()}"
+            time.sleep(0.2)  # between two looks
 
     def wait_end(self) -> int:
         try:
@@ -105,6 +117,11 @@ class Server:
         except (OSError, ValueError) as error:
             return 0, str(error)
 
+    def terminate(self) -> float:
+        """As kubelet does first; the moment of it."""
+        self.process.terminate()
+        return time.monotonic()
+
     def stop(self) -> None:
         """End it and all of its children, which are a process group of ours."""
         if self.process.poll() is None:
@@ -113,3 +130,29 @@ class Server:
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])[-6000:]
+
+
+class Stream:
+    """A request for exactly so many tokens, `copies` times; it runs: its first token has come."""
+
+    def __init__(self, server: Server, prompt: str, tokens: int, copies: int = 1) -> None:
+        parameters = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/generate",
+            data=json.dumps({"text": [prompt] * copies, "sampling_params": parameters, "stream": True}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        self._answer = urllib.request.urlopen(request, timeout=120)
+        self._events = (json.loads(line[6:]) for line in self._answer if line.startswith(b"data: {"))
+        self._last: dict[int, Any] = {}
+        self._see(next(self._events))
+
+    def _see(self, event: Any) -> None:
+        self._last[event["index"]] = event["meta_info"]
+
+    def to_the_end(self) -> list[tuple[int, str]]:
+        """Of each copy how many tokens came, and why they ended."""
+        with self._answer:
+            for event in self._events:
+                self._see(event)
+        return [(meta.get("completion_tokens", 0), meta["finish_reason"]["type"]) for meta in self._last.values()]

@@ -6,8 +6,10 @@ for attention and for experts); tests/engine/test_places.py holds SGLang's own f
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent.core.identity import arena_id
@@ -15,23 +17,23 @@ from flashboot_agent.wire.control import Place
 from flashboot_operator.core.ranks import names_of, places_of_pod
 
 UID, EXPECTED = "11111111-2222-3333-4444-555555555555", "sha256:" + "0" * 64
-powers = st.sampled_from([1, 2, 4, 8])
+powers = st.sampled_from([1, 2, 3, 4])
 
 
 @st.composite
 def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Sizes that fit together: attention and experts each cut the tensor ranks in three ways."""
     attention, experts = draw(st.tuples(powers, powers)), draw(st.tuples(powers, powers))
-    tensor = max(attention[0] * attention[1], experts[0] * experts[1]) * draw(powers)
+    tensor = math.lcm(attention[0] * attention[1], experts[0] * experts[1]) * draw(st.integers(1, 2))
     return {
         "tp": tensor,
-        "pp": draw(st.integers(1, 5)),
-        "dp": draw(st.integers(1, 3)),
+        "pp": draw(st.integers(1, 3)),
+        "dp": draw(st.integers(1, 2)),
         "attn_dp": attention[0],
         "attn_cp": attention[1],
         "moe_dp": experts[0],
         "moe_ep": experts[1],
-        "drafts": draw(st.integers(0, 3)),
+        "drafts": draw(st.integers(0, 2)),
     }
 
 
@@ -50,6 +52,7 @@ def all_ranks(size: dict[str, int]) -> list[tuple[Place, tuple[int, ...]]]:
     return found
 
 
+@settings(max_examples=50, deadline=None)
 @given(sizes())
 def test_a_place_stands_for_one_set_of_bytes_and_has_a_name_and_an_arena_of_its_own(size: dict[str, int]) -> None:
     holds: dict[Place, tuple[int, ...]] = {}

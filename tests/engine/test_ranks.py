@@ -1,0 +1,68 @@
+"""Real servers of two ranks: each has an arena of its own, and they answer like plain SGLang of two ranks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flashboot_agent.wire import attach as wire
+from flashboot_agent.wire.control import Place
+from tests.engine import peer as peers
+from tests.engine.servers import Server, install_entry_point
+from tests.engine.test_server import PROMPTS, flags
+
+RANKS = [Place(tp=0), Place(tp=1)]
+MEASURED = "Memory baseline taken"
+"""What SGLang logs of each rank right after it measured the free memory."""
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    started: list[Server] = []
+    yield started
+    for server in started:
+        server.stop()
+
+
+def test_two_ranks_seed_and_attach_and_none_measures_memory_before_all_have_theirs(
+    checkpoints: dict[str, Path], servers: list[Server], socket_path: Path, tmp_path: Path
+) -> None:
+    """Tensor parallel attention, expert parallel experts."""
+    plugin = install_entry_point(tmp_path / "site")
+    peer = peers.Peer(socket_path)
+    checkpoint = checkpoints["qwen3_moe"]
+    wide = ("--tp-size", "2", "--ep-size", "2")
+    plain = Server(checkpoint, tmp_path, *wide, plugin=plugin, ranks=2)
+    seed = Server(checkpoint, tmp_path, *wide, *flags(socket_path), plugin=plugin, ranks=2)
+    servers += [plain, seed]
+    peer.wait_for(wire.Attached, 2, seconds=300)
+    seed.wait_ready()
+    plain.wait_ready()
+    expected = {prompt: plain.tokens(prompt) for prompt in PROMPTS}
+    assert {prompt: seed.tokens(prompt) for prompt in PROMPTS} == expected
+    assert sorted(peer.arenas, key=str) == RANKS
+    one, two = (peer.arena(place) for place in RANKS)
+    assert one.nbytes > 0
+    assert (one.identity["tp_rank"], two.identity["tp_rank"]) == ("0", "1")
+    assert (one.identity["moe_ep_rank"], two.identity["moe_ep_rank"]) == ("0", "1")
+    plain.stop()
+    seed.stop()
+
+    # Without weight files the ranks can have their weights from the arenas only. Rank 1's memory is delayed.
+    shutil.copytree(checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors*"))
+    peer.seen.clear()
+    peer.late = {RANKS[1]}
+    attached = Server(tmp_path / "bare", tmp_path, *wide, *flags(socket_path), plugin=plugin, ranks=2)
+    servers.append(attached)
+    peer.wait_for(wire.Hello, 2, seconds=300)
+    attached.wait_log("the memory of tp1 of this pod is not reserved yet", 2)
+    assert MEASURED not in attached.log.read_text(errors="replace"), "both ranks wait"
+    peer.late = set()
+    peer.wait_for(wire.Attached, 2, seconds=300)
+    attached.wait_ready()
+    assert attached.log.read_text(errors="replace").count(MEASURED) == 2
+    assert {prompt: attached.tokens(prompt) for prompt in PROMPTS} == expected
+    peer.close()
