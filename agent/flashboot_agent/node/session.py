@@ -145,7 +145,9 @@ class Session:
             elif self._step == "new":
                 raise DeadlineExceeded(f"pod {self._pod.uid}: no hello within {settings.hello_seconds:.0f} s")
             elif self._step == "writing":
-                raise DeadlineExceeded(f"pod {self._pod.uid}: no commit of {self.seeding} within {self._commit_seconds:.0f} s")
+                raise DeadlineExceeded(
+                    f"pod {self._pod.uid}: no commit of {self.seeding} within {self._commit_seconds:.0f} s"
+                )
             if self._step == "waiting":
                 await self._answer()
 
@@ -363,7 +365,7 @@ class Session:
     def _coming(self, arena: Arena | None, wanted: WantedArena | None, note: str) -> attach.Coming:
         name = wanted.arena if wanted else ""
         filler = self._node.clones.get(name) or self._node.loads.get(name)
-        if filler is not None:
+        if filler is not None and (arena is None or arena.state != "sealed"):
             note = filler.problem.message if filler.problem else filler.note
         return attach.Coming(
             allocated=arena is not None and not self._unallocated(),
