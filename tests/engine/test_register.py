@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flashboot_agent.core.errors import BadRequest, UnsupportedEngine
-from flashboot_agent.engine import plugin
+from flashboot_agent.engine import drain, plugin
 from tests.engine import runtime
 
 OURS = [
@@ -23,6 +23,8 @@ OURS = [
 
 @pytest.fixture
 def command_line(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(drain, "end_at_once_before_serving", lambda: None)  # the handler would be pytest's
+
     def set_to(arguments: list[str]) -> None:
         monkeypatch.setattr(sys, "argv", ["launch_server", *arguments])
         monkeypatch.delitem(sys.modules, plugin.SCHEDULER_MODULE, raising=False)

@@ -86,18 +86,24 @@ class AgentClient:
         """The full identity that this engine asks with."""
         return self._hello.identity
 
+    @property
+    def place(self) -> Place:
+        """This rank's place."""
+        return self._hello.place
+
     # -- asking ----------------------------------------------------------------------------------------------
 
-    def wait_allocated(self) -> None:
-        """Return once the arena's memory is reserved at full size, or once it is clear that this engine seeds.
+    def wait_allocated(self) -> int:
+        """Return once the arenas of all ranks of this pod have their memory, or once it is clear that this engine seeds.
 
-        That is the memory-sampling rule: SGLang sizes its KV cache from the memory that is free before the load, so the
-        arena's pages must be gone from it by then. Bytes are not waited for.
+        That is the memory-sampling rule: SGLang sizes its KV cache from the memory that is free before the load, the
+        least that any rank finds, so the arenas' pages must be gone from it by then. Bytes are not waited for.
 
-        Raises as `wait` does.
+        Returns the bytes of this rank's arena that are allocated by now; 0 when this engine seeds. Raises as `wait` does.
         """
         message, descriptors = self._await_offer(until_allocated=True)
         self._held = (message, descriptors)
+        return message.bytes if isinstance(message, Coming | Ready) else 0
 
     def wait(self) -> Sealed | MustSeed:
         """Wait for the agent's decision.
@@ -139,11 +145,13 @@ class AgentClient:
             if message.watermark > watermark:
                 moved_at, watermark = now, message.watermark
             patient.say(f"{message.note} ({message.watermark} of {message.bytes} bytes)")
-            if watermark == 0 and now > first_byte:
+            under_way = 0 < watermark < message.bytes
+            if not under_way and now > first_byte:
+                what = f"{watermark} bytes of the arena came, but no leave to use them" if watermark else "no byte of the arena"
                 raise DeadlineExceeded(
-                    f"{self.who}: no byte of the arena within {self._deadlines.arena:.0f} s; last word: {message.note}"
+                    f"{self.who}: {what} within {self._deadlines.arena:.0f} s; last word: {message.note}"
                 )
-            if watermark > 0 and now > moved_at + self._settings.clone_timeout_seconds:
+            if under_way and now > moved_at + self._settings.clone_timeout_seconds:
                 raise CloneFailed(
                     f"{self.who}: the clone has stood at {watermark} of {message.bytes} bytes for "
                     f"{self._settings.clone_timeout_seconds:.0f} s (cloneTimeoutSeconds); last word: {message.note}"
@@ -215,15 +223,15 @@ class AgentClient:
 
     def report(self, problem: Problem) -> bool:
         """Show a trouble in the pod's status; False when the agent is away (try again later)."""
-        return self._tell(Trouble(problem=problem))
+        return self._tell(Trouble(problem=problem, place=self._hello.place))
 
     def clear(self) -> bool:
         """End the trouble; False when the agent is away."""
-        return self._tell(Clear())
+        return self._tell(Clear(place=self._hello.place))
 
     def fail(self, error: FlashBootError) -> None:
         """Report an error that ends this engine, if the agent is there to hear it; never hides `error` by another."""
-        trouble = Trouble(problem=error.problem())
+        trouble = Trouble(problem=error.problem(), place=self._hello.place)
         try:
             if self._channel is not None:
                 self._channel.send(trouble)

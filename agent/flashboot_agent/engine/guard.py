@@ -2,6 +2,12 @@
 
 The weights are shared and read-only; without this the MMU would end the engine with a signal. Updates of running
 weights are the business of WeightUpdate, through the agent.
+
+Three rings. The front: requests whose answer can't say no, refused in the process that listens. The scheduler:
+requests whose answer can. And the funnels below it, through which whatever comes by another way (a remote call, a
+re-balancing of experts) has to pass. What is left needs a flag that support.py refuses at the start.
+tests/engine/test_late_writers.py sorts every route, every request and every caller of a loader into one of these, or
+fails.
 """
 
 from __future__ import annotations
@@ -12,8 +18,12 @@ from typing import Any, Final
 from flashboot_agent.core.errors import Refused
 from flashboot_agent.engine.session import is_ours
 
+Hook = Callable[..., Any]
+
 UPDATER: Final = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 CONTROL: Final = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
+RUNNER: Final = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
+EXPERTS: Final = "sglang.srt.eplb.expert_location_updater.ExpertLocationUpdater.update"
 
 ANSWERS: Final = {
     "update_weights_from_disk": "UpdateWeightFromDiskReqOutput",
@@ -27,6 +37,15 @@ ANSWERS: Final = {
 
 MEMORY: Final = ("release_memory_occupation", "resume_memory_occupation")
 """These have no answer that could say no; refused in the server's main process, where an error becomes HTTP 400."""
+
+TELLING: Final = (
+    *("update_weights_from_disk", "load_weights_from_distributed", "update_weights_from_tensor"),
+    "update_weights_from_ipc",
+)
+"""Methods of a model runner's updater that return (success, message)."""
+
+RAISING: Final = ("begin_weight_update", "end_weight_update")
+"""Methods of a model runner's updater that return nothing."""
 
 READING_CHECKS: Final = frozenset({"snapshot", "compare", "checksum"})
 
@@ -44,10 +63,10 @@ def message(operation: str) -> str:
     )
 
 
-def refuse_update(operation: str) -> Callable[..., Any]:
+def refuse_update(operation: str) -> Hook:
     """An AROUND hook that answers `success=False` while the engine is ours."""
 
-    def hook(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def hook(original: Hook, *arguments: Any, **named: Any) -> Any:
         if not is_ours():
             return original(*arguments, **named)
         from sglang.srt.managers import io_struct
@@ -58,18 +77,28 @@ def refuse_update(operation: str) -> Callable[..., Any]:
     return hook
 
 
-def refuse_memory(operation: str, ours: Callable[[], bool]) -> Callable[..., Any]:
-    """An AROUND hook that raises LateWrite while the engine is ours."""
+def refuse_telling(operation: str) -> Hook:
+    """An AROUND hook that returns (False, why) while the engine is ours."""
 
-    def hook(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        if not ours():
+    def hook(original: Hook, *arguments: Any, **named: Any) -> Any:
+        return (False, message(operation)) if is_ours() else original(*arguments, **named)
+
+    return hook
+
+
+def refuse_raising(operation: str, *, front: bool = False) -> Hook:
+    """An AROUND hook that raises LateWrite while the engine is ours. `front`: in the process that listens, where no
+    model is loaded; it gets these hooks only if the engine is ours."""
+
+    def hook(original: Hook, *arguments: Any, **named: Any) -> Any:
+        if not front and not is_ours():
             return original(*arguments, **named)
         raise LateWrite(message(operation))
 
     return hook
 
 
-def check_weights(original: Callable[..., Any], manager: Any, request: Any, *arguments: Any, **named: Any) -> Any:
+def check_weights(original: Hook, manager: Any, request: Any, *arguments: Any, **named: Any) -> Any:
     """Around the updater's check_weights, one action of which fills the weights with random numbers."""
     if not is_ours() or request.action in READING_CHECKS:
         return original(manager, request, *arguments, **named)
@@ -78,14 +107,17 @@ def check_weights(original: Callable[..., Any], manager: Any, request: Any, *arg
     return io_struct.CheckWeightsReqOutput(success=False, message=message(f"weights_checker {request.action}"))
 
 
-def scheduler_hooks() -> dict[str, Callable[..., Any]]:
+def scheduler_hooks() -> dict[str, Hook]:
     """Target → AROUND hook, for processes that run a scheduler."""
     hooks = {f"{UPDATER}.{name}": refuse_update(name) for name in ANSWERS}
-    hooks |= {f"{UPDATER}.{name}": refuse_memory(name, is_ours) for name in MEMORY}
+    hooks |= {f"{UPDATER}.{name}": refuse_raising(name) for name in MEMORY}
     hooks[f"{UPDATER}.check_weights"] = check_weights
+    hooks |= {f"{RUNNER}.{name}": refuse_telling(name) for name in TELLING}
+    hooks |= {f"{RUNNER}.{name}": refuse_raising(name) for name in RAISING}
+    hooks[EXPERTS] = refuse_raising("moving experts between ranks")
     return hooks
 
 
-def server_hooks() -> dict[str, Callable[..., Any]]:
-    """Target → AROUND hook, for the main process of a server whose command line is ours."""
-    return {f"{CONTROL}.{name}": refuse_memory(name, lambda: True) for name in MEMORY}
+def server_hooks() -> dict[str, Hook]:
+    """Target → AROUND hook, for the process that listens for requests to an engine of ours."""
+    return {f"{CONTROL}.{name}": refuse_raising(name, front=True) for name in MEMORY}

@@ -11,12 +11,12 @@ from flashboot_agent.engine.attach import attach
 from flashboot_agent.engine.client import Sealed
 from flashboot_agent.engine.log import log
 from flashboot_agent.engine.seed import seed
-from flashboot_agent.engine.session import client_for, reported
+from flashboot_agent.engine.session import baseline, client_for, reported
 from flashboot_agent.engine.settings import EngineSettings
 
 
 class FlashBootLoader(BaseModelLoader):  # type: ignore[misc] # SGLang carries no types
-    """`preloaded_weights_bytes`: what was resident when SGLang sampled memory; the arena if attached, 0 for a seed."""
+    """`preloaded_weights_bytes`: what of the arena lay in memory when SGLang sampled it (engine/baseline.py)."""
 
     def __init__(self, load_config: Any, settings: EngineSettings) -> None:
         super().__init__(load_config)
@@ -27,17 +27,16 @@ class FlashBootLoader(BaseModelLoader):  # type: ignore[misc] # SGLang carries n
 
     def load_model(self, *, model_config: Any, device_config: Any) -> Any:
         """The model in eval mode, its weights in a sealed arena."""
-        client = client_for(self._settings, model_config)
+        client = client_for(self._settings, model_config, self.load_config.draft_model_idx)
         with reported(client):
             offer = client.wait()
             if isinstance(offer, Sealed):
                 model = attach(offer, model_config, self.load_config, client)
-                self.preloaded_weights_bytes = offer.nbytes
                 way, arena = "attached to", offer.arena
             else:
                 model = seed(model_config, device_config, self.load_config, client)
-                self.preloaded_weights_bytes = 0
                 way, arena = "seeded", offer.arena
+        self.preloaded_weights_bytes = baseline.report(client.place)
         client.attached()
         log.warning("%s: %s %s", client.who, way, arena)
         return model

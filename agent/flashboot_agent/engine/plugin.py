@@ -31,22 +31,23 @@ def register() -> None:
 def _register(arguments: list[str]) -> None:
     from importlib.metadata import version
 
+    from flashboot_agent.engine.drain import end_at_once_before_serving
     from flashboot_agent.engine.preflight import asked, before_start
     from flashboot_agent.engine.support import require_version
 
     found = version("sglang")
     ours = asked(arguments)
+    main = ours is not None and multiprocessing.parent_process() is None
     if ours is not None:
         require_version(found)
-        if multiprocessing.parent_process() is None:
-            before_start(arguments)
-    if SCHEDULER_MODULE in sys.modules:
-        install(scheduler_hooks())
+    if main:
+        end_at_once_before_serving()
+        before_start(arguments)
+    if SCHEDULER_MODULE in sys.modules:  # a scheduler's process, or a program with an Engine of its own, which is both
+        install({**scheduler_hooks(), **main_hooks()})
         verify()
-    elif ours is not None and multiprocessing.parent_process() is None:
-        from flashboot_agent.engine.guard import server_hooks
-
-        install(server_hooks())
+    elif main:
+        install(main_hooks())
 
 
 def scheduler_hooks() -> dict[str, Callable[..., Any]]:
@@ -58,6 +59,13 @@ def scheduler_hooks() -> dict[str, Callable[..., Any]]:
         MEMORY_SAMPLE: session.before_memory_sample,
         **guard.scheduler_hooks(),
     }
+
+
+def main_hooks() -> dict[str, Callable[..., Any]]:
+    """The hook of the process that will listen; it puts in others once SGLang has imported what they go around."""
+    from flashboot_agent.engine import server
+
+    return {server.SCHEDULERS_UP: server.schedulers_up}
 
 
 def install(hooks: dict[str, Callable[..., Any]]) -> None:

@@ -1,33 +1,39 @@
-"""One conversation with the agent per engine process, opened before SGLang samples memory and used by the loader.
+"""One conversation with the agent per rank and model, opened before SGLang samples memory and used by the loader.
 
 The memory-sampling rule of the architecture is made here: `before_memory_sample` runs right before SGLang measures
-the free memory that sizes its KV cache. By then the arena of an attaching engine is allocated at full size, so the
-loader reports exactly its bytes as preloaded; a seed's arena does not exist yet, and it reports 0.
+the free memory that sizes its KV cache, the least that any rank finds. By then the arenas of all ranks of an attaching
+engine are allocated at full size; a seed's do not exist yet. What was there goes into the baseline, from which the
+loader reports (engine/baseline.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from flashboot_agent.core.errors import BadRequest, FlashBootError
+from flashboot_agent.engine.baseline import Baseline
 from flashboot_agent.engine.client import AgentClient
 from flashboot_agent.engine.identity import identity_of, place_of
 from flashboot_agent.engine.log import log
 from flashboot_agent.engine.settings import LOAD_FORMAT, Deadlines, EngineSettings, settings_of
 from flashboot_agent.engine.support import require_supported
+from flashboot_agent.wire.control import Place
 
-_clients: dict[EngineSettings, AgentClient] = {}
+_clients: dict[tuple[EngineSettings, Place], AgentClient] = {}
+
+baseline: Final = Baseline()
+"""Of this process."""
 
 
 def before_memory_sample(original: Any, runner: Any, *arguments: Any, **named: Any) -> Any:
     """Around ModelRunner.init_torch_distributed, where SGLang takes its memory baseline."""
     settings = published_settings()
     if settings is not None:
-        client = client_for(settings, runner.model_config)
+        client = client_for(settings, runner.model_config, runner.draft_model_idx)
         with reported(client):
-            client.wait_allocated()
+            baseline.sampled(client.place, client.wait_allocated())
     return original(runner, *arguments, **named)
 
 
@@ -42,24 +48,27 @@ def published_settings() -> EngineSettings | None:
     return settings
 
 
-def client_for(settings: EngineSettings, model_config: Any) -> AgentClient:
-    """This process's client; the first call computes the identity, before any load.
+def client_for(settings: EngineSettings, model_config: Any, draft_index: int | None = None) -> AgentClient:
+    """The client of this process's main model, or of one of its draft models; the first call for it computes the
+    identity, before any load.
 
     Raises UnsupportedModel, UnsupportedEngine; the agent hears of it.
     """
-    client = _clients.get(settings)
+    place = place_of(model_config, draft_index)
+    client = _clients.get((settings, place))
     if client is None:
         identity = identity_of(settings, model_config)
-        client = _clients[settings] = AgentClient(settings, Deadlines.of(), place_of(model_config), identity)
+        client = _clients[settings, place] = AgentClient(settings, Deadlines.of(), place, identity)
         with reported(client):
             require_supported(model_config)
     return client
 
 
 def forget(settings: EngineSettings) -> None:
-    """Close and drop the client (tests build several engines in one process)."""
-    client = _clients.pop(settings, None)
-    if client is not None:
+    """Close and drop the clients (tests build several engines in one process)."""
+    for key in [key for key in _clients if key[0] == settings]:
+        client = _clients.pop(key)
+        baseline.forget(client.place)
         client.close()
 
 

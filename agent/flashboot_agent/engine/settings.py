@@ -49,6 +49,8 @@ class Deadlines:
     """For the arena's first byte: another pod may be loading a large checkpoint (FLASHBOOT_ARENA_SECONDS)."""
     preflight: float = 600.0
     """For a broken checkpoint to be put right (FLASHBOOT_PREFLIGHT_SECONDS)."""
+    grace: float = 30.0
+    """From SIGTERM to the end (FLASHBOOT_GRACE_SECONDS, set by the operator to what kubelet grants; engine/drain.py)."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Deadlines:
