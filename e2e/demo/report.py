@@ -88,6 +88,16 @@ class Report:
             "Clones are complete when the engine asks: they start the moment kubelet mounts the pod's volume, while "
             "Python is still importing.",
             "",
+            "## What the engines did",
+            "",
+            "Seconds, as each engine told its agent. Weights: building the model and attaching, or loading as the "
+            "seed. A scheduler's time has the three before it in it. API ready: since the engine's first process "
+            "started.",
+            "",
+            "| pod | weights | KV cache | graphs | scheduler | all processes up | API ready |",
+            "|---|---|---|---|---|---|---|",
+            *[phases(replica) for replica in self.replicas],
+            "",
             f"Arena memory: {self.memory}.",
             "",
             *[f"- {r.node}: {r.transport} ({r.transport_reason})" for r in self.replicas if r.transport],
@@ -129,6 +139,18 @@ def row(replica: Replica) -> str:
         else ""
     )
     return f"| {replica.pod} | {replica.node} | {replica.path} | {' | '.join(cells)} | {rate} |"
+
+
+def phases(replica: Replica) -> str:
+    """The phases of its engine's start as a line of the table."""
+    if replica.startup is None:
+        return f"| {replica.pod} |" + " not told |" * 6
+    times = replica.startup
+    cells = (
+        *(times.load_weight_milliseconds, times.kv_cache_allocation_milliseconds, times.cuda_graph_milliseconds),
+        *(times.scheduler_milliseconds, times.tokenizer_milliseconds, times.api_ready_milliseconds),
+    )
+    return f"| {replica.pod} | {' | '.join('' if cell is None else f'{cell / 1000:.2f}' for cell in cells)} |"
 
 
 def links(replicas: Sequence[Replica]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from demo.live import NodeView
 from flashboot_agent.wire.base import rfc3339
-from flashboot_agent.wire.control import Path
+from flashboot_agent.wire.control import Path, StartupTimes
 from kit.errors import KitError
 
 
@@ -37,6 +37,8 @@ class Replica:
     refetched_chunks: int
     paths: Sequence[Path] = ()
     """Bytes that came from each peer, and how."""
+    startup: StartupTimes | None = None
+    """What the engine did meanwhile; None: it has not told."""
 
     @property
     def early(self) -> bool:
@@ -58,6 +60,7 @@ class Replica:
             "paths": [path.model_dump(by_alias=True) for path in self.paths],
             "sealed_before_asked": self.early,
             "clone_seconds": round(self.clone_seconds, 3),
+            "startup": self.startup.model_dump() if self.startup else None,
         }
 
 
@@ -95,7 +98,7 @@ def replicas(pods: Sequence[dict[str, Any]], views: Sequence[NodeView]) -> list[
                 node=view.node,
                 bound=condition_time(pod, "PodScheduled"),
                 ready=condition_time(pod, "Ready"),
-                path=view.pod.way or arena.way,
+                path=next((rank.way for rank in view.pod.ranks if rank.way), arena.way),
                 digest=arena.digest,
                 bytes=arena.bytes,
                 bytes_out=arena.bytes_out,
@@ -104,6 +107,7 @@ def replicas(pods: Sequence[dict[str, Any]], views: Sequence[NodeView]) -> list[
                 transport_reason=arena.transport_reason,
                 refetched_chunks=arena.refetched_chunks,
                 paths=arena.paths,
+                startup=view.pod.startup,
                 **known,
             )
         )

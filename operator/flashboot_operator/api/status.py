@@ -27,16 +27,18 @@ class Weights(ApiModel):
     version: Count = 0
     """Version of the weights: 0 is the checkpoint."""
     digest: Digest | None = None
-    """Digest over all bytes of the source's arena; equal on every replica."""
+    """Digest over all bytes of the source's arenas, one per rank; equal on every replica."""
 
 
 class Identity(ApiModel):
-    """What was learned about one kind of pod on one kind of node."""
+    """What was learned about one rank of one kind of pod on one kind of node."""
 
     template_hash: Digest
     """Hash of what matters in the engine's container: image, command, arguments, environment, resources."""
     gpu_product: Annotated[str, StringConstraints(max_length=128)]
     """The node's GPU, or `cpu`."""
+    rank: Annotated[str, StringConstraints(max_length=32)] = "tp0"
+    """The rank, as in `tp0` or `pp1-tp0`."""
     expected_identity: Digest
     """What the operator could know before an engine ran."""
     identity: Digest | None = None
@@ -51,13 +53,31 @@ class Domain(ApiModel):
     name: Name
     """Name of the domain."""
     resident_replicas: Count = 0
-    """How many nodes of the domain hold a sealed arena."""
+    """How many nodes of the domain hold the sealed arenas of all ranks."""
     source: Name | None = None
     """The pod whose arena feeds new replicas, or the node when no pod uses the arena."""
     source_node: Name | None = None
-    """The node that holds the source."""
+    """The node that holds the source of the first rank; the others' is normally there too."""
     source_reason: Annotated[str, StringConstraints(max_length=128)] | None = None
     """Why this source was elected."""
+
+
+class EngineStart(ApiModel):
+    """How long the phases of an engine's start took, as SGLang measures them. Of several ranks and engines the slowest
+    counts, in each phase for itself."""
+
+    load_weight_milliseconds: Count
+    """Building the model and getting its weights, with the wait for the clone."""
+    kv_cache_allocation_milliseconds: Count
+    """Allocating the KV cache."""
+    cuda_graph_milliseconds: Count
+    """Capturing graphs, of all kinds together."""
+    scheduler_milliseconds: Count
+    """From the start of a scheduler process until it could run batches; the phases above are parts of it."""
+    tokenizer_milliseconds: Count
+    """From the launch of the engine's processes until all of them were up."""
+    api_ready_milliseconds: Count | None = None
+    """From the start of the engine's first process until its API was ready."""
 
 
 class LastClone(ApiModel):
@@ -68,11 +88,13 @@ class LastClone(ApiModel):
     path: Annotated[str, StringConstraints(max_length=64)]
     """The transport that carried the bytes."""
     bytes: Count
-    """Size of one arena in bytes."""
+    """Size of the arenas of one replica in bytes, all ranks together."""
     clone_milliseconds: Count
     """From the first byte asked for to the last arena sealed."""
     api_ready_milliseconds: Count
     """From the first pod's volume published to the last pod Ready."""
+    engine: EngineStart | None = None
+    """What the engines did meanwhile, once all of them have told."""
     completed_at: Time
     """When the last of these pods became Ready."""
 
@@ -104,7 +126,7 @@ class Status(ApiModel):
     replicas: Count | None = None
     """How many replicas exist."""
     ready_replicas: Count | None = None
-    """How many replicas are Ready, with their tensors in a sealed arena."""
+    """How many replicas are Ready, with the tensors of all ranks in sealed arenas."""
     updated_replicas: Count | None = None
     """How many replicas were made from the present template."""
     selector: Text | None = None

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from flashboot_agent.core.identity import digest_of
+from flashboot_agent.wire.control import ObservedArena, StartupTimes
 from flashboot_operator.api.status import Domain, Identity, LastClone, Status, Weights
+from flashboot_operator.core import startup
 from flashboot_operator.core.conditions import Picture, compute, stamp
 from flashboot_operator.core.facts import Pod, Trouble, World, domain_of, time_of
+from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
-from flashboot_operator.core.replica import ArenaPlan, Owner
 from flashboot_operator.core.workload import selector_of
 
 SAME_SCALE_UP = timedelta(seconds=30)
@@ -18,9 +21,12 @@ SAME_SCALE_UP = timedelta(seconds=30)
 
 
 def lines_of(plans: Sequence[ArenaPlan], world: World) -> list[Line]:
-    owner_plan = {pod.uid: plan for plan in plans for pod in plan.pods}
+    of_pod: dict[str, list[ArenaPlan]] = {}
+    for plan in plans:
+        for pod in plan.pods:
+            of_pod.setdefault(pod.uid, []).append(plan)
     return [
-        line_of(pod, owner_plan.get(pod.uid), world)
+        line_of(pod, of_pod.get(pod.uid, []), world)
         for pod in sorted(world.pods, key=lambda p: p.name)
         if not pod.going
     ]
@@ -37,7 +43,8 @@ def compute_status(
 ) -> Status:
     lines = lines_of(plans, world)
     present = [p for p in world.pods if not p.going]
-    main = main_plan(owner, plans)
+    ranks = main_plans(owner, plans)
+    main = ranks[0] if ranks else None
     ready = sum(1 for line in lines if line.stage == "Ready")
     updated = [p for p in present if owner.template_hash is None or p.hash == owner.template_hash]
     deployed = (world.deployment or {}).get("status") or {}
@@ -57,16 +64,16 @@ def compute_status(
         deployment=world.deployment,
         going=owner.going,
     )
-    source_arena = main.sealed[main.source.node] if main and main.source else None
+    digest = _digest(ranks)
     return Status(
         observed_generation=generation,
         replicas=existing,
         ready_replicas=ready,
         updated_replicas=len(updated),
         selector=selector_of(owner.name),
-        weights=Weights(version=0, digest=source_arena.digest) if source_arena else _kept_weights(before),
+        weights=Weights(version=0, digest=digest) if digest else _kept_weights(before),
         identities=_identities(plans),
-        domains=_domains(main, world),
+        domains=_domains(ranks, world),
         last_clone=last_clone(plans, world, before),
         conditions=compute(picture, before.get("conditions") or [], world.now),
     )
@@ -76,10 +83,20 @@ def _kept_weights(before: Mapping[str, Any]) -> Weights | None:
     return Weights.model_validate(before["weights"]) if before.get("weights") else None
 
 
-def main_plan(owner: Owner, plans: Sequence[ArenaPlan]) -> ArenaPlan | None:
-    """The arena that new pods will need: of the present template, and of those the one with most pods."""
+def main_plans(owner: Owner, plans: Sequence[ArenaPlan]) -> list[ArenaPlan]:
+    """The arenas that a new replica will need, one per rank: of the present template, and of those the ones with most
+    pods."""
     current = [p for p in plans if owner.template_hash is None or p.template_hash == owner.template_hash]
-    return next(iter(current or plans), None)
+    first = next(iter(current or plans), None)
+    return [p for p in plans if first is not None and p.expected == first.expected]
+
+
+def _digest(ranks: Sequence[ArenaPlan]) -> str | None:
+    """Over the bytes of the sources of all ranks; of a single one it is its arena's."""
+    digests = {str(p.place): p.sealed[p.source.node].digest for p in ranks if p.source}
+    if len(digests) <= 1:
+        return next(iter(digests.values()), None)
+    return digest_of(digests)
 
 
 def _identities(plans: Sequence[ArenaPlan]) -> list[Identity]:
@@ -89,6 +106,7 @@ def _identities(plans: Sequence[ArenaPlan]) -> list[Identity]:
         found.append(
             Identity(
                 template_hash=plan.template_hash or "unknown",
+                rank=str(plan.place),
                 gpu_product=plan.product or "unknown",
                 expected_identity=plan.expected,
                 identity=arena.identity if arena else None,
@@ -98,24 +116,26 @@ def _identities(plans: Sequence[ArenaPlan]) -> list[Identity]:
     return found
 
 
-def _domains(plan: ArenaPlan | None, world: World) -> list[Domain]:
-    if plan is None:
+def _domains(ranks: Sequence[ArenaPlan], world: World) -> list[Domain]:
+    """`ranks`: plans of the arenas of one replica."""
+    if not ranks:
         return []
+    first = ranks[0]
     residents: dict[str, int] = {}
-    for node in plan.sealed:
+    for node in set(first.sealed).intersection(*(plan.sealed for plan in ranks)):
         name = domain_of(world, node)
         residents[name] = residents.get(name, 0) + 1
-    for pod in plan.pods:
+    for pod in first.pods:
         residents.setdefault(domain_of(world, pod.node or ""), 0)
-    home = domain_of(world, plan.source.node) if plan.source else None
+    home = domain_of(world, first.source.node) if first.source else None
     result = []
     for name in sorted(residents, key=lambda n: (n != home, n))[:16]:
-        source = plan.source if name == home else None
+        source = first.source if name == home else None
         result.append(
             Domain(
                 name=name,
                 resident_replicas=residents[name],
-                source=source_name(plan) if source else None,
+                source=source_name(first) if source else None,
                 source_node=source.node if source else None,
                 source_reason=source.reason if source else None,
             )
@@ -133,35 +153,40 @@ def source_name(plan: ArenaPlan) -> str | None:
 def last_clone(plans: Sequence[ArenaPlan], world: World, before: Mapping[str, Any]) -> LastClone | None:
     """The last scale-up by cloning, once complete; what was recorded stays until a later one is complete."""
     kept = LastClone.model_validate(before["lastClone"]) if before.get("lastClone") else None
-    cloned: list[tuple[datetime, Pod, str]] = []
+    cloned: list[tuple[datetime, Pod, ObservedArena]] = []
+    told: dict[str, StartupTimes | None] = {}
     for plan in plans:
         for pod in plan.pods:
             agent = world.agents.get(pod.node or "")
             seen = agent.pod(pod.uid) if agent else None
             arena = agent.arena(plan.arena) if agent else None
             if seen is not None and arena is not None and arena.way == "clone":
-                cloned.append((seen.published_at, pod, plan.arena))
+                cloned.append((seen.published_at, pod, arena))
+                told[pod.uid] = seen.startup
     cloned.sort(key=lambda c: c[0], reverse=True)
     batch = cloned[:1]
     for entry in cloned[1:]:
         if batch[-1][0] - entry[0] > SAME_SCALE_UP:
             break
         batch.append(entry)
-    arenas = [world.agents[pod.node or ""].arena(arena) for _, pod, arena in batch]
-    sealed = [a for a in arenas if a is not None and a.sealed_at is not None]
+    sealed = [arena for _, _, arena in batch if arena.sealed_at is not None]
     ready = [pod.ready_at for _, pod, _ in batch if pod.ready_at is not None]
     if not batch or len(sealed) != len(batch) or len(ready) != len(batch):
         return kept
     completed = max(ready)
+    times = [told[uid] for uid in {pod.uid for _, pod, _ in batch}]
+    if kept is not None and stamp(completed) == kept.completed_at:
+        return startup.completed(kept, times)
     if kept is not None and (time_of(kept.completed_at) or completed) >= completed:
         return kept
     started = [a.started_at or a.created_at for a in sealed]
     return LastClone(
-        replicas=len(batch),
+        replicas=len({pod.replica or pod.uid for _, pod, _ in batch}),
         path=next((a.transport for a in sealed if a.transport), "unknown"),
-        bytes=sealed[0].bytes,
+        bytes=sum(arena.bytes for arena in {arena.arena: arena for arena in sealed}.values()),
         clone_milliseconds=_ms(max(a.sealed_at for a in sealed if a.sealed_at) - min(started)),
         api_ready_milliseconds=_ms(completed - min(published for published, _, _ in batch)),
+        engine=startup.slowest(times),
         completed_at=stamp(completed),
     )
 

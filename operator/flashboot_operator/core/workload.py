@@ -15,10 +15,17 @@ from flashboot_agent.wire.door import ATTRIBUTE_MODEL_REPLICA, DRIVER_NAME
 from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, API_VERSION, KIND, LABEL_LEADER, LABEL_MODEL_REPLICA
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import engine_hash, engine_index
+from flashboot_operator.core.grace import with_grace
 
 VOLUME = "flashboot"
 DEFAULT_PORT = 30000
 """SGLang's own default of --port."""
+
+SIZES = {
+    "tensor": ("--tp-size", "--tp", "--tensor-parallel-size"),
+    "pipeline": ("--pp-size", "--pp", "--pipeline-parallel-size"),
+}
+"""Field of spec.parallelism → how SGLang's arguments call it."""
 
 OURS = ("--load-format", "--model-loader-extra-config")
 
@@ -33,13 +40,30 @@ def selector_of(name: str) -> str:
     return f"{LABEL_MODEL_REPLICA}={name},{LABEL_LEADER}=true"
 
 
-def _port(argv: list[str]) -> int:
+def _option(argv: list[str], *names: str) -> str | None:
+    """The value of an option that is written under one of the names; the last one counts, as for the engine."""
+    found = None
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         option, equals, value = word.partition("=")
-        value = value if equals else following
-        if option == "--port" and value.isdigit():
-            return int(value)
-    return DEFAULT_PORT
+        if option in names:
+            found = value if equals else following
+    return found
+
+
+def _port(argv: list[str]) -> int:
+    value = _option(argv, "--port") or ""
+    return int(value) if value.isdigit() else DEFAULT_PORT
+
+
+def _require_sizes(spec: Spec, argv: list[str], where: str) -> None:
+    """Raises TemplateRefused when the engine would have other ranks than the spec says."""
+    for field, names in SIZES.items():
+        said, wanted = _option(argv, *names), getattr(spec.parallelism, field)
+        if said is not None and said != str(wanted):
+            raise TemplateRefused(
+                f"{where}.args has {names[0]} {said}, and spec.parallelism.{field} is {wanted}: both must be the same, "
+                "since each rank has an arena of its own"
+            )
 
 
 def loader_args(spec: Spec) -> list[str]:
@@ -75,6 +99,7 @@ def pod_template(name: str, spec: Spec) -> Object:
     for word in argv:
         if word.split("=", 1)[0] in OURS:
             raise TemplateRefused(f"{where}.args has {word!r}, which FlashBoot sets itself: remove it")
+    _require_sizes(spec, argv, where)
     if any(v.get("name") == VOLUME for v in pod.get("volumes") or []):
         raise TemplateRefused(
             f"spec.template.spec.volumes has a volume {VOLUME!r}, the name of FlashBoot's own: rename it"
@@ -88,6 +113,7 @@ def pod_template(name: str, spec: Spec) -> Object:
     meta["labels"] = {**(meta.get("labels") or {}), LABEL_MODEL_REPLICA: name, LABEL_LEADER: "true"}
     meta["annotations"] = {**(meta.get("annotations") or {}), ANNOTATION_ENGINE_HASH: engine_hash(pod)}
     engine["args"] = [*(engine.get("args") or []), *loader_args(spec)]
+    engine["env"] = with_grace(pod, engine)
     engine["volumeMounts"] = [
         *(engine.get("volumeMounts") or []),
         {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True},
