@@ -40,12 +40,14 @@ demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, an
 test: lint generated native native-checks setup ## everything that CI runs, end-to-end tests last
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
+	model=$$($(SETUP) path example-model)
+	export FLASHBOOT_ENGINE_PYTHON=$$engine FLASHBOOT_EXAMPLE_MODEL=$$model
 	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
 
 .PHONY: test-fast
-test-fast: native ## unit, property and component tests but those on a real API server
+test-fast: native ## unit, property and component tests but those on a real API server or with torch
 	python=$(DEV); $(TOOLS)
-	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) -m "not apiserver"
+	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) -m "not apiserver and not engine"
 
 .PHONY: lint
 lint: ## ruff, mypy --strict, import layers

@@ -45,6 +45,7 @@ _PARTS: dict[str, Callable[[Cache], Path]] = {
     "dev": _dev,
     "native-checks": _checks,
     "engine": python_envs.ensure_engine,
+    "example-model": python_envs.ensure_example_model,
     "bench": python_envs.ensure_bench,
     "controlplane": _controlplane,
     "images": images.ensure_store,

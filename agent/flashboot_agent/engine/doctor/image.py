@@ -43,7 +43,7 @@ def torch() -> str:
     wrong = [name for name, tensor in given.items() if not torch.equal(tensor, got[name])]
     if wrong:
         raise Odd("wrong", f"{torch.__version__} views other bytes than were packed: {', '.join(wrong)}")
-    return torch.__version__
+    return str(torch.__version__)
 
 
 def native() -> str:

@@ -23,8 +23,7 @@ _VOLUME: Final = (
     "a ModelReplica's template gets it by itself"
 )
 _AGENT: Final = (
-    "look at this node's agent: "
-    "kubectl -n flashboot-system get pods -o wide -l app.kubernetes.io/name=flashboot-agent"
+    "look at this node's agent: kubectl -n flashboot-system get pods -o wide -l app.kubernetes.io/name=flashboot-agent"
 )
 _BOTH: Final = "install the same FlashBoot in the engine's image and on the nodes"
 
