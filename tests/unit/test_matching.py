@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashboot_agent.core.errors import IdentityMismatch
+from flashboot_agent.core.errors import BadRequest, IdentityMismatch
 from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.node import matching as matching_of_node
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.matching import Matching
 from flashboot_agent.node.store import ArenaStore
@@ -40,14 +42,26 @@ def arena(identity: dict[str, str] | None = None, **facts: Any) -> Arena:
     """As far as matching looks at one."""
     digest = digest_of(identity) if identity is not None else None
     record = {"identity": digest, "model_replica_uid": OWNER, "place": Place(), "digest": "xxh3:" + "0" * 16}
-    text = '{"identity": ' + str(identity or {}).replace("'", '"') + ', "arenaBytes": 1}'
-    made = {"name": "a", "state": "sealed", "meta": SimpleNamespace(layout=text.encode())} | facts
+    layout = json.dumps(identity).encode()
+    made = {"name": "a", "state": "sealed", "meta": SimpleNamespace(layout=layout)} | facts
     record |= made.pop("record", {})
     return cast("Arena", SimpleNamespace(record=SimpleNamespace(**record), **made))
 
 
 def store(*arenas: Arena) -> ArenaStore:
     return cast("ArenaStore", SimpleNamespace(all=lambda: list(arenas)))
+
+
+@pytest.fixture(autouse=True)
+def documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts that are nothing but their identity."""
+
+    def identity_of(layout: bytes) -> Any:
+        if not layout:
+            raise BadRequest("it is empty")
+        return json.loads(layout)
+
+    monkeypatch.setattr(matching_of_node.documents, "identity_of", identity_of)
 
 
 @pytest.fixture
@@ -73,7 +87,7 @@ def test_a_mismatch_names_every_field_with_both_values(matching: Matching) -> No
 
 
 def test_a_document_without_an_identity_is_a_mismatch_too(matching: Matching) -> None:
-    broken = arena(OTHER, meta=SimpleNamespace(layout=b"{}"))
+    broken = arena(OTHER, meta=SimpleNamespace(layout=b""))
     assert "another's" in str(matching.mismatch(broken))
 
 

@@ -53,7 +53,8 @@ def plans(facts: World, who: Owner | None = None, memory: Memory | None = None) 
 def mismatched(*more: ObservedPod) -> World:
     """n1 holds OTHER, p2 on n2 asks for MINE."""
     pods = [pod("p1", "n1"), pod("p2", "n2", at=1)]
-    return world(pods, [resident("n1", OTHER, seen("p1", "attached")), agent("n2", pods=[asked("p2"), *more])])
+    first = asked("p1", OTHER, "attached", arena=ARENA)
+    return world(pods, [resident("n1", OTHER, first), agent("n2", pods=[asked("p2"), *more])])
 
 
 # Which set ------------------------------------------------------------------------------------------------------
@@ -126,6 +127,17 @@ def test_an_attached_pod_stays_where_it_is_attached() -> None:
         [resident("n1", MINE), resident("n2", MINE, there, key=OWN)],
     )
     assert key_of("p2", facts) == OWN
+
+
+def test_an_attached_pod_of_which_no_identity_is_known_stays_too() -> None:
+    """An agent that was upgraded knows none of engines that attached before."""
+    known = seen("p1", "attached")
+    known = known.model_copy(update={"ranks": [known.ranks[0].model_copy(update={"arena": ARENA})]})
+    facts = world(
+        [pod("p1", "n1"), pod("p2", "n2", at=1)],
+        [resident("n1", OTHER, known), resident("n2", MINE, asked("p2"), key=OWN)],
+    )
+    assert (key_of("p1", facts), key_of("p2", facts)) == (EXPECTED, OWN)
 
 
 def test_an_identity_of_another_object_does_not_count() -> None:

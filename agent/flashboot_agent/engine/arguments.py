@@ -181,20 +181,31 @@ def text_of(name: str, value: Any) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, enum.Enum):
         return value.name
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    fields = _fields(value)
+    if fields is not None:
+        return {field: _plain(name, getattr(value, field)) for field in fields}
+    return _collection(name, value)
+
+
+def _fields(value: Any) -> Sequence[str] | None:
+    """Names of the fields of a record; None of anything else."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [field.name for field in dataclasses.fields(value)]
+    fields: Sequence[str] | None = getattr(value, "__struct_fields__", None)  # msgspec, as SGLang's records are
+    return fields
+
+
+def _collection(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(name, each) for key, each in value.items()}
     if isinstance(value, Set):
         return sorted(text_of(name, each) for each in value)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(name, each) for each in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(name, getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "__struct_fields__"):  # msgspec, which SGLang's own records are made of
-        return {field: _plain(name, getattr(value, field)) for field in value.__struct_fields__}
     raise UnsupportedEngine(
         f"argument {name} is a {type(value).__name__}, which FlashBoot can't compare between engines; leave it out"
     )

@@ -63,40 +63,39 @@ def identity_of(settings: EngineSettings, model_config: Any) -> dict[str, str]:
         **_model(model_config),
         **_device(),
         **{name: getattr(parallel, name) for name in (*SIZES, *RANKS)},
-        **{f"version.{name}": found for name in PACKAGES if (found := _version(name)) is not None},
+        **{f"version.{name}": text for name in PACKAGES if (text := _version(name)) is not None},
     }
-    values, defaults = published()
     found = {name: arguments.text_of(name, value) for name, value in fields.items()}
-    found |= arguments.counted({name: value for name, value in values.items() if name not in SIZES}, defaults)
+    found |= arguments.counted(*published())
     found |= variables.counted(os.environ, variables.declared())
     return dict(sorted(found.items()))
 
 
 def published() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Every argument of SGLang as this process's configuration has it, and SGLang's default of each that has one."""
-    import msgspec
+    """Every argument of SGLang as this process's configuration has it, and SGLang's default of each."""
     from sglang.srt.runtime_context import get_context
+    from sglang.srt.server_args import ServerArgs
 
-    context = get_context()
-    fields = msgspec.structs.fields(type(context.server_args))
-    values = {field.name: context.config_leaf(field.name) for field in fields}
-    defaults = {field.name: field.default for field in fields if field.default is not msgspec.NODEFAULT}
-    made = {field.name: field.default_factory for field in fields if field.default_factory is not msgspec.NODEFAULT}
-    return values, defaults | {name: make() for name, make in made.items()}
+    context, untouched = get_context(), ServerArgs(model_path="")
+    names = argument_names()
+    values = {name: context.config_leaf(name) for name in names}
+    if values["tokenizer_path"] == values["model_path"]:  # SGLang's default; what lies there counts, not where it is
+        values["tokenizer_path"] = untouched.tokenizer_path
+    return values, {name: getattr(untouched, name) for name in names}
+
+
+def argument_names() -> tuple[str, ...]:
+    """All arguments of the installed SGLang."""
+    from sglang.srt.server_args import ServerArgs
+
+    return tuple(ServerArgs.__struct_fields__)
 
 
 def field_names() -> list[str]:
     """Every field that an identity may have with the installed SGLang, sorted; most are absent at SGLang's default."""
-    import msgspec
-    from sglang.srt.server_args import ServerArgs
-
     names = {"schema", "model", "revision", *MODEL, "device", "capability", "cuda", *SIZES, *RANKS}
     names |= {f"version.{name}" for name in PACKAGES} | {f"sha256.{name}" for name in FILES}
-    names |= {
-        f"arg.{field.name}"
-        for field in msgspec.structs.fields(ServerArgs)
-        if field.name not in arguments.HARMLESS and field.name not in SIZES
-    }
+    names |= {f"arg.{name}" for name in set(argument_names()) - arguments.HARMLESS.keys()}
     return sorted(names | {f"env.{name}" for name in variables.declared() - variables.HARMLESS.keys()})
 
 
@@ -104,7 +103,7 @@ def _model(model_config: Any) -> dict[str, Any]:
     from sglang.srt.runtime_context import get_model
 
     config = model_config.hf_config
-    quantised = getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
+    quantised: Any = getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
     extra = extra_config_of(get_model().model_loader_extra_config)
     return {
         "architecture": (config.architectures or ["?"])[0],

@@ -1,4 +1,4 @@
-"""The structure of a model before its load, as one digest: what modules it is made of, and what tensors they begin with.
+"""The structure of a model before its load, as one digest: its modules, and the tensors that they begin with.
 
 A last guard behind the identity. The seed takes it of its model on the meta device and it travels in the layout; every
 attaching engine takes it of its own. Two models that differ in a module's class, or in the name, kind, class, type or
@@ -32,6 +32,6 @@ def require_structure(model: Any, seeds: str | None) -> None:
     mine = structure_of(model)
     if mine != seeds:
         raise IdentityMismatch(
-            f"structure: engine {mine!r}, arena {seeds!r}: both identities are equal and the models are not; is a plug-in "
-            "of SGLang installed in one of the images only?"
+            f"structure: engine {mine!r}, arena {seeds!r}: both identities are equal and the models are not; is a "
+            "plug-in of SGLang installed in one of the images only?"
         )

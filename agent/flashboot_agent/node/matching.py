@@ -1,8 +1,8 @@
 """May this engine have that arena? Full identities decide, and a refusal names the fields in which they differ.
 
-    the arena that the operator names is another's  →  one of this node with exactly the engine's identity, if there is
-                                                    →  else the operator looks for one, or lets the engine seed its own
-                                                    →  refused, when the operator says so or does not answer
+the arena that the operator names is another's  →  one of this node with exactly the engine's identity, if there is
+                                                →  else the operator looks for one, or lets the engine seed its own
+                                                →  refused, when the operator says so or does not answer
 """
 
 from __future__ import annotations

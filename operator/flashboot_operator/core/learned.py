@@ -39,6 +39,12 @@ class Kinds:
     learned: Mapping[str, str]
     """Expected identity → key, where a replica that was heard has another key than its expected identity."""
     held: Held
+    products: Mapping[str, frozenset[str]]
+    """Key → GPU products of the nodes that hold it."""
+
+    def may_be_held(self, key: str, product: str) -> bool:
+        """Whether an engine on a node of `product` that has not asked may ask for what is held under another key."""
+        return any(product in products for other, products in self.products.items() if other != key)
 
 
 def expected_of(owner: Owner, template_hash: str, node: Node) -> str:
@@ -61,7 +67,8 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
     chosen: dict[str, list[tuple[datetime, str, str]]] = {}
     for replica, rank in asked.items():
         expected, pods = replica[0], replicas[replica]
-        key = _decide(owner, expected, rank.identity or "", _attached(world, pods, first), held, first)
+        attached = _attached(world, pods, first)
+        key = _decide(owner, expected, rank.identity or "", attached=attached, held=held, first=first)
         keys |= {pod.uid: key for pod in pods}
         assert rank.hello_at is not None
         chosen.setdefault(expected, []).append((rank.hello_at, key, pods[0].node or ""))
@@ -71,9 +78,9 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
         if replica not in asked:
             near = [each for each in chosen.get(replica[0], ()) if any(each[2] == pod.node for pod in pods)]
             guess = max(near)[1] if near else newest.get(replica[0]) or known.get(replica[0]) or replica[0]
-            keys |= {pod.uid: guess for pod in pods}
+            keys |= {pod.uid: _attached(world, pods, first) or guess for pod in pods}
     heard = frozenset(pod.uid for replica in asked for pod in replicas[replica])
-    return Kinds(keys, heard, {e: k for e, k in {**known, **newest}.items() if e != k}, held)
+    return Kinds(keys, heard, {e: k for e, k in {**known, **newest}.items() if e != k}, held, _products(owner, world))
 
 
 def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -88,7 +95,7 @@ def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any
 
 
 def with_refusals(plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
-    """The plan, its nodes told which of their pods ask for something else than this arena, and will get nothing else."""
+    """The plan, its nodes told which of their pods ask for something else than this arena and get nothing else."""
     there = kinds.held.get(plan.expected, {}).get(plan.place)
     if not there:
         return plan
@@ -104,9 +111,7 @@ def with_refusals(plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
     return replace(plan, wanted=wanted)
 
 
-def _decide(
-    owner: Owner, expected: str, identity: str, attached: str | None, held: Held, first: Place
-) -> str:
+def _decide(owner: Owner, expected: str, identity: str, *, attached: str | None, held: Held, first: Place) -> str:
     fitting = [key for key, places in held.items() if identity in places.get(first, ())]
     for key in (attached, expected):
         if key in fitting:
@@ -128,6 +133,15 @@ def _held(owner: Owner, world: World) -> Held:
             if identities:
                 found.setdefault(arena.expected_identity, {}).setdefault(arena.place, set()).update(identities)
     return {key: {place: frozenset(all_) for place, all_ in places.items()} for key, places in found.items()}
+
+
+def _products(owner: Owner, world: World) -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for name, agent in world.agents.items():
+        for arena in agent.observed.arenas:
+            if arena.model_replica_uid == owner.uid and arena.state in ("sealed", "seeding") and name in world.nodes:
+                found.setdefault(arena.expected_identity, set()).add(world.nodes[name].product)
+    return {key: frozenset(products) for key, products in found.items()}
 
 
 def _seeding(agent: Agent, arena: str, place: Place) -> set[str]:

@@ -52,8 +52,10 @@ def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None
         for a in agent.observed.arenas
         if a.model_replica_uid == owner.uid
     }
-    used = [_plan_set(owner, world, memory, key, groups[key], kinds) for key in groups]
-    podless = [_plan_set(owner, world, memory, key, Group("", ""), kinds) for key in sorted(known - groups.keys())]
+    used = [_plan_set(owner, world, memory, key, group=groups[key], kinds=kinds) for key in groups]
+    podless = [
+        _plan_set(owner, world, memory, key, group=Group("", ""), kinds=kinds) for key in sorted(known - groups.keys())
+    ]
     whole = [plans for plans in podless if all(p.source for p in plans)]
     kept = _worth_keeping(owner, world, kinds.learned, bool(used), whole)
     plans = [with_refusals(plan, world, kinds) for plans in (*used, *kept) for plan in plans]
@@ -81,7 +83,7 @@ def _worth_keeping(
 
 
 def _plan_set(
-    owner: Owner, world: World, memory: Memory, expected: str, group: Group, kinds: Kinds
+    owner: Owner, world: World, memory: Memory, expected: str, *, group: Group, kinds: Kinds
 ) -> list[ArenaPlan]:
     """The plans of one arena per rank."""
     held: dict[Place, Mapping[str, ObservedArena]] = {}
@@ -100,7 +102,7 @@ def _plan_set(
             home = home or (elected.source.node if elected.source else None)
         return plans
     chosen = seed_of(world, plans, group.pods, memory.seeds, pods_per_replica=owner.pods_per_replica)
-    if kinds.held and not all(pod.uid in kinds.heard for pod in chosen):
+    if kinds.may_be_held(expected, group.product) and not all(pod.uid in kinds.heard for pod in chosen):
         chosen = []  # what is held may be just what its engine is about to ask for
     return [seeded(owner, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
 

@@ -159,7 +159,7 @@ class Controller:
         )
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
-        """After a restart: the source that the status names stays, if it still can be one, and what was learned counts."""
+        """After a restart: what was learned, and the source that the status names, if it still can be one."""
         sources = {}
         for domain in (obj.get("status") or {}).get("domains") or []:
             agent = world.agents.get(domain.get("sourceNode") or "")
