@@ -4,6 +4,7 @@
 #include "bindings.hpp"
 
 NB_MODULE(_native, module) {
+  nanobind::set_leak_warnings(false);  // an engine that ends while its layout is alive is no fault to tell its user
   module.doc() = "The host's hot loops in C++.";
   flashboot::bind_digest(module);
   flashboot::bind_stream(module);
@@ -11,4 +12,5 @@ NB_MODULE(_native, module) {
   flashboot::bind_clone(module);
   flashboot::bind_load(module);
   flashboot::bind_checkpoint(module);
+  flashboot::bind_layout(module);
 }

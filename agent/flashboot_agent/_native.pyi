@@ -4,9 +4,11 @@ Deadlines are seconds. `StreamBroken` and `StreamTimeout` become ParentUnreachab
 transport/channel.py; `StreamTorn` becomes TornFrame.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from typing_extensions import Buffer
+
+_T = TypeVar("_T")
 
 # Digests (csrc/digest.hpp)
 
@@ -321,3 +323,54 @@ SERVE_LIMIT: Final[int]
 """MAX_PULL of wire/frames.py, as compiled in; a test compares them."""
 DIGEST_CHUNK: Final[int]
 """DIGEST_CHUNK_BYTES of core/digest.py, as compiled in; a test compares them."""
+
+# Layouts (csrc/layout_table.hpp, csrc/torch_views.hpp)
+
+LAYOUT_DTYPES: Final[dict[str, int]]
+"""Name → bytes of an element, in the order of their numbers."""
+LAYOUT_ALIGNMENT: Final[int]
+LAYOUT_MOST_BYTES: Final[int]
+"""Of an arena."""
+
+class LayoutTable:
+    """The tables of a layout document (docs/reference/layout.md). Immutable.
+
+    Raises Malformed, naming column and entry, unless every index is in range, storages lie in order inside of their
+    segments, tensors inside of their storages, and places of bindings differ."""
+
+    def __init__(self, body: Buffer, segment_ends: list[int], attribute_sets: int) -> None: ...
+    @property
+    def module_count(self) -> int:
+        """With the root."""
+
+    def modules(self) -> list[str]:
+        """Paths, the root's first."""
+
+    def storages(self) -> list[tuple[int, int, int]]:
+        """Offset, bytes, kind."""
+
+    def forms(self) -> list[tuple[tuple[int, ...], tuple[int, ...], str, bool, str, int]]:
+        """What many tensors share: shape, stride, dtype, parameter, class, number of its set of attributes."""
+
+    def tensors(self) -> list[tuple[int, int, int]]:
+        """Storage, offset in elements, form."""
+
+    def bindings(self) -> list[tuple[str, str, int, int]]:
+        """Path of the module, attribute, kind, tensor."""
+
+    def by_name(self, tensors: list[_T]) -> dict[str, _T]:
+        """An object per tensor under each of its names. Raises Malformed when two names are the same."""
+
+class TorchShims:
+    """torch's own C functions for making tensors, found at run time."""
+
+    def __init__(self, library: str) -> None:
+        """`library`: path of the libtorch_cpu.so that is loaded. Raises RuntimeError without it or a function."""
+
+    def make_views(self, table: LayoutTable, bases: list[object | None], in_place: list[bool]) -> list[object | None]:
+        """Handles of new tensors, for torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, which must take all.
+
+        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. `in_place`: by kind, whether
+        storages are viewed where they lie; for tensors on others, and without bytes, there is None.
+
+        Raises RuntimeError; no handle is left then."""

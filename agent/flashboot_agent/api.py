@@ -113,7 +113,7 @@ def _asking(request: Request) -> Iterator[tuple[AgentClient, Sealed | MustSeed]]
 
 def _seeded(client: AgentClient, load: Load) -> Weights:
     planned = plan_tensors(_loaded(client, load), client.identity)
-    document = planned.layout.to_json()
+    document = planned.layout.to_bytes()
     sealed = fill(planned, document, client)
     if sealed.layout != document:
         os.close(sealed.descriptor)

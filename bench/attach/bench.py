@@ -1,4 +1,4 @@
-"""`attach`: the plug-in's way from a descriptor to a bound and verified model, beside other ways of sharing tensors."""
+"""`attach`: from a descriptor to 20,000 tensors, by name or in a model, beside other ways of sharing tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.kit.outcome import Options, Outcome
-from bench.kit.paired import Run, RunFailed, paired
+from bench.kit.paired import Pairs, Run, RunFailed, paired
+from bench.kit.rows import Row, at_most, failed
 from bench.kit.say import say
 from bench.kit.worker import Worker
 from bench.load import checkpoint
@@ -16,6 +17,8 @@ from setup_env.cache import Cache
 
 _BYTES = 200 << 20
 _PEERS = ["torch-multiprocessing", "safetensors"]
+_OURS = {"dict": "by name", "model": "bound on a model and verified"}
+_ADDED = at_most(15)
 
 
 def attach(options: Options) -> Outcome:
@@ -24,10 +27,9 @@ def attach(options: Options) -> Outcome:
     contestants: dict[str, Run] = {}
     failures: dict[str, str] = {}
     with ExitStack() as stack:
-        for name in ["flashboot", "views", *_PEERS]:
-            words: list[str | Path] = [python, "-m", "bench.attach.contestants", name, folder, str(_BYTES)]
+        for name in [*_OURS, "views", *_PEERS]:
             try:
-                worker = stack.enter_context(Worker(name, words, logs=options.logs))
+                worker = stack.enter_context(_worker(name, python, folder, options))
                 worker.call("run", check=True)
             except RunFailed as error:
                 say(f"{name} failed: {error}")
@@ -36,6 +38,31 @@ def attach(options: Options) -> Outcome:
             contestants[name] = partial(worker.call, "run")
         pairs = paired(contestants, options.rounds, say)
     pairs.failures |= failures
-    rows = [pairs.ratio(f"19,945 tensors bound and verified, over {peer}", "flashboot", peer) for peer in _PEERS]
-    rows.append(pairs.ratio("the same, over a mapping and a view each without a model", "flashboot", "views"))
-    return Outcome(rows, {"samples": pairs.samples})
+    rows = [
+        pairs.ratio(f"19,945 tensors {how}, over {peer}", ours, peer) for ours, how in _OURS.items() for peer in _PEERS
+    ]
+    rows += [pairs.ratio(f"{how}, over a mapping and a view each", ours, "views") for ours, how in _OURS.items()]
+    with _worker("process", python, folder, options) as worker:
+        ways = {f"process {word}": partial(worker.call, "run", attach=word == "with") for word in ("without", "with")}
+        fresh = paired(ways, options.rounds, say)
+    rows.append(_added(fresh))
+    return Outcome(rows, {"samples": {**pairs.samples, **fresh.samples}})
+
+
+def _worker(name: str, python: Path, folder: Path, options: Options) -> Worker:
+    words: list[str | Path] = [python, "-m", "bench.attach.contestants", name, folder, str(_BYTES)]
+    return Worker(name, words, logs=options.logs)
+
+
+def _added(pairs: Pairs) -> Row:
+    what = "added to a fresh process's own imports (torch, pydantic), 19,945 tensors by name"
+    try:
+        added = sorted(1000 * sample["added"] for sample in pairs.of("process with"))
+        without = pairs.seconds("process without")
+    except RunFailed as error:
+        return failed(what, "ms", _ADDED, error)
+    note = (
+        f"measured inside of it; imports {pairs.median('process with', 'imports'):.2f} s; whole process "
+        f"{pairs.seconds('process with'):.2f} s, without {without:.2f} s"
+    )
+    return Row(what, added[len(added) // 2], "ms", _ADDED, note, (added[0], added[-1]))

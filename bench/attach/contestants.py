@@ -1,4 +1,4 @@
-"""Ways to get 20,000 tensors that another process holds: `python -m bench.attach.contestants NAME FOLDER`.
+"""Ways to get 20,000 tensors that another process holds: `python -m bench.attach.contestants NAME FOLDER BYTES`.
 
 Runs in the engine's environment (torch, FlashBoot's plug-in). No way copies bytes; each ends with a tensor per name,
 and `check` compares every one of them byte for byte with the checkpoint.
@@ -6,9 +6,12 @@ and `check` compares every one of them byte for byte with the checkpoint.
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,27 +19,34 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from bench.attach import resident
+from bench.attach.resident import DTYPES, Tensors
 from bench.kit import inside
-from bench.load.checkpoint import Spec, files, specs
-from flashboot_agent.engine import rebind
+from bench.load.checkpoint import Spec, specs
+from flashboot_agent.engine import rebind, views
 from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
-from flashboot_agent.engine.walk import class_name
 from flashboot_agent.memory import memfd
-from flashboot_agent.wire.layout import ALIGNMENT, Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.layout import ALIGNMENT
 
-Tensors = dict[str, Any]
 Way = Callable[[], Callable[[], Tensors]]
 """Prepares one run (not timed) and returns it."""
-DTYPES = {"F32": "float32", "I32": "int32", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn"}
-MIB = 1 << 20
+_FRESH_SECONDS = 120.0
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    name, folder, total = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    way: Way = {"flashboot": _flashboot, "views": _views, "torch-multiprocessing": _pickled, "safetensors": _opened}[
-        name
-    ](folder, specs(total))
+    name, folder, model = sys.argv[1], Path(sys.argv[2]), specs(int(sys.argv[3]))
+    if name == "process":
+        inside.serve({"run": _processes(folder, model)})
+        return
+    ways = {
+        "dict": _by_name,
+        "model": _model,
+        "views": _views,
+        "torch-multiprocessing": _pickled,
+        "safetensors": _opened,
+    }
+    way: Way = ways[name](folder, model)
 
     def run(check: bool = False) -> dict[str, Any]:
         prepared = way()
@@ -49,48 +59,35 @@ def main() -> None:
     inside.serve({"run": run})
 
 
-def _tensors(folder: Path) -> Tensors:
-    """Over the mapped files."""
-    from safetensors import safe_open
-
-    result: Tensors = {}
-    for file in files(folder):
-        with safe_open(file, "pt") as content:
-            result |= {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
-    return result
-
-
 def _differences(folder: Path, tensors: Tensors) -> list[str]:
     def same(a: Any, b: Any) -> bool:
         return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
-    expected = _tensors(folder)
+    expected = resident.opened(folder)
     return [n for n, e in expected.items() if n not in tensors or not same(tensors[n].detach(), e)]
 
 
-def _arena(folder: Path, model: list[Spec]) -> tuple[int, dict[str, int]]:
-    """A sealed memfd of all tensors, and where each begins."""
-    offsets, end = {}, 0
-    for spec in model:
-        offsets[spec.name] = end
-        end = memfd.round_up(end + spec.nbytes, ALIGNMENT)
-    descriptor = memfd.create("bench", end)
-    with mmap.mmap(descriptor, end) as memory:
-        for name, tensor in _tensors(folder).items():
-            data = tensor.reshape(-1).view(torch.uint8).numpy()
-            memory[offsets[name] : offsets[name] + len(data)] = data.tobytes()
-    memfd.make_immutable(descriptor)
-    return descriptor, offsets
-
-
-def _flashboot(folder: Path, model: list[Spec]) -> Way:
-    """What the plug-in does with what the agent hands over, into a model that was built on the meta device."""
-    descriptor, offsets = _arena(folder, model)
+def _by_name(folder: Path, model: list[Spec]) -> Way:
+    """What the public API does with what the agent hands over: a dictionary of tensors."""
+    descriptor, offsets = resident.arena(folder, model)
     nbytes = os.fstat(descriptor).st_size
-    document = _layout(model, offsets, nbytes)
+    document = resident.document(model, offsets, nbytes)
+
+    def run() -> Tensors:
+        layout = parse_layout(document)
+        return views.by_name(layout, as_tensor(map_arena(descriptor, nbytes, writable=False)))
+
+    return lambda: run
+
+
+def _model(folder: Path, model: list[Spec]) -> Way:
+    """What the plug-in does with it: every tensor bound on a model that was built on the meta device, and verified."""
+    descriptor, offsets = resident.arena(folder, model)
+    nbytes = os.fstat(descriptor).st_size
+    document = resident.document(model, offsets, nbytes)
 
     def way() -> Callable[[], Tensors]:
-        shell = _on_meta(model)
+        shell = resident.on_meta(model)
 
         def run() -> Tensors:
             layout = parse_layout(document)
@@ -104,51 +101,25 @@ def _flashboot(folder: Path, model: list[Spec]) -> Way:
     return way
 
 
-def _layout(model: list[Spec], offsets: dict[str, int], nbytes: int) -> bytes:
-    parameter = class_name(torch.nn.Parameter)
-    views, bindings = [], []
-    for number, spec in enumerate(model):
-        stride = list(torch.empty(spec.shape, device="meta").stride())
-        views.append(
-            TensorView(
-                storage=number,
-                offset=0,
-                shape=list(spec.shape),
-                stride=stride,
-                dtype=DTYPES[spec.dtype],
-                parameter=True,
-                cls=parameter,
-            )
-        )
-        module, _, attribute = spec.name.rpartition(".")
-        bindings.append(Binding(module=module, attribute=attribute, kind="parameter", tensor=number))
-    return Layout(
-        identity={"model": "bench"},
-        arena_bytes=nbytes,
-        segments=[Segment(offset=0, bytes=nbytes)],
-        storages=[Storage(offset=offsets[spec.name], bytes=spec.nbytes) for spec in model],
-        tensors=views,
-        bindings=bindings,
-    ).to_json()
+def _processes(folder: Path, model: list[Spec]) -> Callable[..., dict[str, Any]]:
+    """Fresh processes (bench/attach/fresh.py) that import what engines import, with and without an attach after it."""
+    descriptor, offsets = resident.arena(folder, model)
+    document = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it lives as long as the worker
+    document.write(resident.document(model, offsets, os.fstat(descriptor).st_size))
+    document.flush()
 
+    def run(attach: bool = True) -> dict[str, Any]:
+        words = [sys.executable, "-m", "bench.attach.fresh", *([str(descriptor), document.name] if attach else [])]
+        began = time.perf_counter()
+        done = subprocess.run(words, pass_fds=[descriptor], capture_output=True, timeout=_FRESH_SECONDS, check=True)
+        return {"seconds": time.perf_counter() - began, **json.loads(done.stdout)}
 
-def _on_meta(model: list[Spec]) -> Any:
-    root = torch.nn.Module()
-    for spec in model:
-        at = root
-        *path, attribute = spec.name.split(".")
-        for part in path:
-            if part not in at._modules:
-                at.add_module(part, torch.nn.Module())
-            at = at._modules[part]
-        empty = torch.empty(spec.shape, dtype=getattr(torch, DTYPES[spec.dtype]), device="meta")
-        at.register_parameter(attribute, torch.nn.Parameter(empty, requires_grad=False))
-    return root
+    return run
 
 
 def _views(folder: Path, model: list[Spec]) -> Way:
     """The least that makes a tensor per name: a mapping and one view each. The limit of pure Python."""
-    descriptor, offsets = _arena(folder, model)
+    descriptor, offsets = resident.arena(folder, model)
     nbytes = os.fstat(descriptor).st_size
     table = [(s.name, getattr(torch, DTYPES[s.dtype]), s.shape, offsets[s.name], s.nbytes) for s in model]
 
@@ -161,7 +132,7 @@ def _views(folder: Path, model: list[Spec]) -> Way:
 
 def _opened(folder: Path, _: list[Spec]) -> Way:
     """safetensors over the page cache: no arena, mapped files."""
-    return lambda: lambda: _tensors(folder)
+    return lambda: lambda: resident.opened(folder)
 
 
 def _pickled(folder: Path, _: list[Spec]) -> Way:
@@ -183,7 +154,7 @@ def _pickled(folder: Path, _: list[Spec]) -> Way:
 def _hold(folder: Path, asked: Any, answers: Any) -> None:
     """The other process: all tensors are views of one shared storage, as an arena's would be."""
     torch.multiprocessing.set_sharing_strategy("file_system")
-    found = _tensors(folder)
+    found = resident.opened(folder)
     sizes = {name: memfd.round_up(t.numel() * t.element_size(), ALIGNMENT) for name, t in found.items()}
     base = torch.empty(sum(sizes.values()), dtype=torch.uint8).share_memory_()
     shared, at = {}, 0

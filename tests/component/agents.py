@@ -83,11 +83,9 @@ def layout_for(nbytes: int, identity: dict[str, str] | None = None) -> bytes:
         arena_bytes=nbytes,
         segments=[Segment(offset=0, bytes=nbytes)],
         storages=[Storage(offset=0, bytes=nbytes)],
-        tensors=[
-            TensorView(storage=0, offset=0, shape=[nbytes], stride=[1], dtype="uint8", parameter=True, cls="Parameter")
-        ],
+        tensors=[TensorView(0, 0, (nbytes,), (1,), "uint8", parameter=True, cls="Parameter")],
         bindings=[Binding(module="", attribute="weight", kind="parameter", tensor=0)],
-    ).to_json()
+    ).to_bytes()
 
 
 class NamedConnection(http.client.HTTPSConnection):

@@ -14,6 +14,7 @@ from flashboot_agent.core.identity import digest_of
 from flashboot_agent.memory import memfd
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.control import Place, Problem
+from flashboot_agent.wire.layout import MAX_LAYOUT
 from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Engine, Node, eventually, layout_for, mapped, wanted
 
 DATA = os.urandom(3 * MIB + 512)
@@ -144,7 +145,7 @@ def test_a_layout_that_is_no_document_is_refused(node: Node, kind: str, tmp_path
         (tmp_path / "layout").write_bytes(layout_for(len(DATA)))
         fd = os.open(tmp_path / "layout", os.O_RDONLY)
     else:
-        fd = memfd.create("layout", 0 if kind == "empty" else attach.MAX_LAYOUT + 1)
+        fd = memfd.create("layout", 0 if kind == "empty" else MAX_LAYOUT + 1)
     with node.engine(uid) as engine:
         os.close(engine.allocate(len(DATA)))
         engine.send(attach.Commit(), fd)

@@ -21,7 +21,7 @@ from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.base import WireModel
 from flashboot_agent.wire.control import Place
-from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout import MAX_LAYOUT, Layout
 
 ARENA = "arena-" + "0" * 32
 """Of rank tp0."""
@@ -182,8 +182,8 @@ class Peer:
             connection.shutdown(socket.SHUT_RDWR)
             return
         arena = self.arena(hello.place)
-        document = os.pread(descriptors[0], wire.MAX_LAYOUT, 0)
-        layout = Layout.model_validate_json(document)
+        document = os.pread(descriptors[0], MAX_LAYOUT, 0)
+        layout = Layout.from_bytes(document)
         require_equal(hello.identity, layout.identity, whose="layout")
         assert arena.memory is not None
         assert layout.arena_bytes == arena.nbytes

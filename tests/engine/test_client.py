@@ -29,7 +29,7 @@ from flashboot_agent.engine.mapping import map_arena, unmap
 from flashboot_agent.engine.settings import Deadlines, EngineSettings
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Place
-from flashboot_agent.wire.layout import Layout, Segment, Storage
+from flashboot_agent.wire.layout import Layout, Segment
 from tests.engine import peer as peers
 
 IDENTITY = {"model": "m", "dtype": "bfloat16"}
@@ -70,10 +70,10 @@ def layout(identity: dict[str, str] = IDENTITY) -> bytes:
         identity=identity,
         arena_bytes=NBYTES,
         segments=[Segment(offset=0, bytes=NBYTES)],
-        storages=[Storage(offset=0, bytes=NBYTES)],
+        storages=[],
         tensors=[],
         bindings=[],
-    ).to_json()
+    ).to_bytes()
 
 
 def fill(client: AgentClient) -> Sealed:

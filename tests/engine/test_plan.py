@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from torch import nn
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.engine import rebind, seed, walk
-from flashboot_agent.engine.mapping import as_tensor
-from flashboot_agent.engine.plan import plan
+from flashboot_agent.engine import rebind, walk
+from flashboot_agent.engine.mapping import as_tensor, map_arena
+from flashboot_agent.engine.pack import Packing
+from flashboot_agent.engine.plan import PAGE, Plan, plan
 
 IDENTITY = {"model": "small"}
 
@@ -43,16 +45,14 @@ def on_meta() -> Odd:
         return Odd()
 
 
-def packed(model: nn.Module) -> tuple[Any, Any]:
-    import os
-
+def packed(model: nn.Module) -> tuple[Plan, Any]:
+    """The plan, and read-only memory that has everything where it says."""
     planned = plan(walk.tensors(model), IDENTITY, {})
+    nbytes = planned.layout.arena_bytes
     descriptor = os.memfd_create("arena")
-    os.ftruncate(descriptor, planned.layout.arena_bytes)
-    seed.pack(planned, os.dup(descriptor), planned.layout.arena_bytes)
-    from flashboot_agent.engine.mapping import map_arena
-
-    base = as_tensor(map_arena(descriptor, planned.layout.arena_bytes, writable=False))
+    os.ftruncate(descriptor, nbytes)
+    Packing(planned).move_to(os.dup(descriptor), nbytes)
+    base = as_tensor(map_arena(descriptor, nbytes, writable=False))
     os.close(descriptor)
     return planned, base
 
@@ -78,9 +78,37 @@ def test_storages_are_aligned_disjoint_and_grouped() -> None:
 
 def test_the_same_model_gives_the_same_document() -> None:
     assert (
-        plan(walk.tensors(odd()), IDENTITY, {}).layout.to_json()
-        == plan(walk.tensors(odd()), IDENTITY, {}).layout.to_json()
+        plan(walk.tensors(odd()), IDENTITY, {}).layout.to_bytes()
+        == plan(walk.tensors(odd()), IDENTITY, {}).layout.to_bytes()
     )
+
+
+@pytest.mark.parametrize("limit", [1, PAGE, 3 * PAGE, 1 << 20])
+def test_no_storage_lies_across_the_end_of_a_segment(limit: int) -> None:
+    model = nn.ModuleList(nn.Linear(40, 10 * n) for n in range(1, 8))
+    layout = plan(walk.tensors(model), IDENTITY, {}, segment_bytes=limit).layout
+    most = max(storage.bytes for storage in layout.storages)
+    spans = [range(segment.offset, segment.offset + segment.bytes) for segment in layout.segments]
+    for storage in layout.storages:
+        assert sum(storage.offset in span and storage.offset + storage.bytes - 1 in span for span in spans) == 1
+    assert all(span.start % PAGE == 0 and len(span) % PAGE == 0 for span in spans)
+    assert all(len(span) < max(limit, most) + PAGE for span in spans)
+    assert len(spans) == 1 if limit == 1 << 20 else len(spans) > 1
+    assert plan(walk.tensors(model), IDENTITY, {}, segment_bytes=limit).layout == layout
+
+
+def test_a_model_without_elements_has_an_arena_of_a_page() -> None:
+    model = nn.Module()
+    model.register_buffer("empty", torch.empty(0))
+    layout = plan(walk.tensors(model), IDENTITY, {}, segment_bytes=PAGE).layout
+    assert (layout.arena_bytes, len(layout.segments)) == (PAGE, 1)
+
+
+def test_what_a_layout_can_not_carry_is_refused() -> None:
+    model = nn.Module()
+    model.register_buffer("odd", torch.zeros(2, dtype=torch.bits8))
+    with pytest.raises(UnsupportedModel, match="dtype 'bits8' is not among"):
+        plan(walk.tensors(model), IDENTITY, {})
 
 
 def test_install_and_repoint_end_with_the_same_structure() -> None:
@@ -149,7 +177,25 @@ def test_verify_finds_a_tensor_outside_of_the_arena_and_a_lost_tie() -> None:
         rebind.verify(model, planned.layout, base)
     model._parameters["fused"] = fused
     model.tied._parameters["weight"] = nn.Parameter(model.first.weight.detach())
-    with pytest.raises(UnsupportedModel, match="tied"):
+    with pytest.raises(UnsupportedModel, match=r"tied\.weight is tied to first\.weight in the seed's model"):
+        rebind.verify(model, planned.layout, base)
+
+
+def test_verify_finds_another_class_dtype_shape_and_place() -> None:
+    planned, base = packed(odd())
+    model = on_meta()
+    rebind.install(model, planned.layout, base)
+    part, fused = model.part, model.fused
+    for wrong in (part[:1], part.view(torch.int32), part.t(), nn.Parameter(part, requires_grad=False)):
+        model.__dict__["part"] = wrong
+        with pytest.raises(UnsupportedModel, match=r"part is .*, the layout says \(\(2, 3\), \(6, 2\), 'float32'"):
+            rebind.verify(model, planned.layout, base)
+    model.__dict__["part"] = fused.detach()[0:2, ::2]
+    with pytest.raises(UnsupportedModel, match=r"part lies at byte \d+ of the arena, not"):
+        rebind.verify(model, planned.layout, base)
+    model.__dict__["part"] = part
+    model.kept = base[:56].view(torch.int64)
+    with pytest.raises(UnsupportedModel, match=r"kept \(runtime\) lies inside of the arena"):
         rebind.verify(model, planned.layout, base)
 
 
@@ -173,15 +219,6 @@ def test_a_hidden_tensor_that_only_the_load_made_is_found() -> None:
     loaded.cache = {"scales": torch.ones(2)}
     with pytest.raises(UnsupportedModel, match=r"cache\['scales'\]"):
         walk.require_none_hidden(shadow, loaded)
-
-
-def test_scalars_are_applied_and_objects_are_not_invented() -> None:
-    model = on_meta()
-    rebind.apply_marks(model, {"first": {"padded": True, "scale": 0.5}}, walk.marks(model))
-    assert model.first.padded is True
-    assert model.first.scale == 0.5
-    with pytest.raises(UnsupportedModel, match=r"an object <some\.Thing> at first\.thing"):
-        rebind.apply_marks(model, {"first": {"thing": "<some.Thing>"}}, walk.marks(model))
 
 
 def test_tensors_that_are_no_dense_host_memory_are_refused() -> None:

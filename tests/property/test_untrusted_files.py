@@ -24,6 +24,7 @@ from flashboot_agent.core.safetensors_header import BITS, LENGTH_BYTES, Header, 
 from flashboot_agent.load.image import head, open_image
 from flashboot_agent.load.plan import ALIGNMENT, Plan
 from tests.checkpoints import entry, tensor_file
+from tests.damage import Change, changes, mutated
 from tests.images import image_bytes, manifest_for
 
 CHECKPOINT = (CheckpointMalformed, CheckpointTruncated)
@@ -34,31 +35,6 @@ SHARD_ONE = tensor_file(
 SHARD_TWO = tensor_file({"c": entry("F8_E4M3", [5], 0), "empty": entry("I64", [0, 7], 5)}, bytes(range(5)))
 IMAGE = image_bytes(bytes(range(256)) * 20)
 FEW = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-Change = tuple[str, float, bytes]
-changes = st.lists(
-    st.tuples(st.sampled_from(["set", "cut", "insert", "end"]), st.floats(0, 1), st.binary(min_size=1, max_size=9)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def mutated(original: bytes, how: list[Change]) -> bytes:
-    """Some bytes set, cut or inserted, each somewhere between begin and end."""
-    content = bytearray(original)
-    for change, where, some in how:
-        at = int(where * len(content))
-        match change:
-            case "set":
-                content[at : at + len(some)] = some
-            case "cut":
-                del content[at : at + len(some)]
-            case "end":
-                del content[at:]
-            case _:
-                content[at:at] = some
-    return bytes(content)
 
 
 def accepted(content: bytes) -> Header | None:

@@ -30,9 +30,10 @@ FlashBootError                      reason, message; becomes a Problem on every 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from flashboot_agent.wire.control import Problem, ProblemReason
+if TYPE_CHECKING:
+    from flashboot_agent.wire.control import Problem, ProblemReason
 
 
 class FlashBootError(Exception):
@@ -41,6 +42,9 @@ class FlashBootError(Exception):
     reason: ClassVar[ProblemReason] = "Internal"
 
     def problem(self) -> Problem:
+        # Late, because pydantic takes longer to import than an engine to attach, which is done without an error.
+        from flashboot_agent.wire.control import Problem
+
         # A path from a file system may hold bytes that are no text; a message must never fail for that.
         message = str(self).encode("utf-8", "backslashreplace").decode()
         return Problem(reason=self.reason, message=message[:4096])

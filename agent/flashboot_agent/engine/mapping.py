@@ -14,8 +14,7 @@ from typing import Any
 
 from flashboot_agent.core.errors import BadRequest, CommitRefused
 from flashboot_agent.memory.memfd import read_up_to
-from flashboot_agent.wire.attach import MAX_LAYOUT
-from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout import MAX_LAYOUT, Layout, LayoutError
 
 
 def map_arena(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
@@ -65,6 +64,6 @@ def read_layout(descriptor: int) -> bytes:
 def parse_layout(document: bytes) -> Layout:
     """Raises BadRequest when it is no layout."""
     try:
-        return Layout.model_validate_json(document)
-    except ValueError as error:
-        raise BadRequest(f"the layout document is wrong: {error}") from error
+        return Layout.from_bytes(document)
+    except LayoutError as error:
+        raise BadRequest(str(error)) from error

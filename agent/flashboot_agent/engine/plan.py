@@ -1,7 +1,8 @@
 """Where each storage goes: from a loaded model to a Layout, the same for the same model on every machine.
 
-Storages are placed in the order in which the walk meets them, each at the next multiple of ALIGNMENT. Grouping is by
-Python identity first (two names of one tensor object are a tie) and then by storage (two tensors may share bytes).
+Storages are placed in the order in which the walk meets them, each at the next multiple of ALIGNMENT and inside of one
+segment. Grouping is by Python identity first (two names of one tensor object are a tie) and then by storage (two
+tensors may share bytes).
 """
 
 from __future__ import annotations
@@ -11,14 +12,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.engine.walk import Found, class_name, is_scalar
+from flashboot_agent.engine.marks import is_scalar
+from flashboot_agent.engine.walk import Found, class_name
 from flashboot_agent.memory.memfd import round_up
-from flashboot_agent.wire.layout import ALIGNMENT, Binding, Layout, Scalar, Segment, Storage, StorageKind, TensorView
+from flashboot_agent.wire.layout import (
+    ALIGNMENT,
+    Binding,
+    Layout,
+    LayoutError,
+    Scalar,
+    Segment,
+    Storage,
+    StorageKind,
+    TensorView,
+)
 
-READ_ONLY_BUFFERS: Final = frozenset({"cos_sin_cache"})
+READ_ONLY_BUFFERS: Final = frozenset({"cos_sin_cache", "freqs_cis"})
 """Names of buffers that nothing writes in place, hence safe in read-only memory.
 
-Every other storage without a parameter is `runtime`: its bytes travel, but each engine works on a private copy."""
+Of every other storage without a parameter each engine works on a private copy: `derived` when the load made all of its
+tensors as plain attributes (MLA's `w_kc`), else `runtime`."""
 
 PAGE: Final = 4096
 
@@ -37,8 +50,15 @@ def plan(
     identity: dict[str, str],
     stamped: dict[str, dict[str, Scalar]],
     structure: str | None = None,
+    deleted: dict[str, list[str]] | None = None,
+    *,
+    segment_bytes: int | None = None,
 ) -> Plan:
-    """Plan the arena of a loaded model. `structure`: of the model before its load.
+    """Plan the arena of a loaded model, the same for the same model and the same `segment_bytes`.
+
+    structure: of the model before its load; stamped, deleted: what that left.
+    segment_bytes: the most that one allocation of the arena should have (a larger storage gets one of its own); None:
+    all in one.
 
     Raises UnsupportedModel for a tensor that is not dense memory of the host.
     """
@@ -47,7 +67,7 @@ def plan(
     numbers: dict[int, int] = {}
     bindings: list[Binding] = []
     storages: list[Any] = []
-    shared: list[bool] = []
+    kinds: list[StorageKind] = []
     storage_numbers: dict[int, int] = {}
     for item in found:
         tensor = item.tensor
@@ -59,37 +79,51 @@ def plan(
             where = storage_numbers.setdefault(key, len(storages))
             if where == len(storages):
                 storages.append(storage)
-                shared.append(False)
+                kinds.append("derived")
             number = numbers[id(tensor)] = len(views)
             objects.append(tensor)
             views.append(_view(tensor, where))
+        at = views[number].storage
         if item.kind == "parameter" or item.attribute in READ_ONLY_BUFFERS:
-            shared[views[number].storage] = True
+            kinds[at] = "shared"
+        elif kinds[at] == "derived" and item.attribute not in stamped.get(item.module, {}):
+            kinds[at] = "runtime"
         bindings.append(Binding(module=item.module, attribute=item.attribute, kind=item.kind, tensor=number))
-    placed, end = _place(storages, shared)
-    arena_bytes = max(PAGE, round_up(end, PAGE))
-    layout = Layout(
-        identity=identity,
-        arena_bytes=arena_bytes,
-        segments=[Segment(offset=0, bytes=arena_bytes)],
-        storages=placed,
-        tensors=views,
-        bindings=bindings,
-        scalars=stamped,
-        structure=structure,
-    )
+    placed, segments = _place([storage.nbytes() for storage in storages], kinds, segment_bytes)
+    try:
+        layout = Layout(
+            identity=identity,
+            arena_bytes=segments[-1].offset + segments[-1].bytes,
+            segments=segments,
+            storages=placed,
+            tensors=views,
+            bindings=bindings,
+            scalars=stamped,
+            deleted=deleted or {},
+            structure=structure,
+        )
+    except LayoutError as error:
+        raise UnsupportedModel(f"no layout can carry this model: {error}") from error
     return Plan(layout, storages, objects)
 
 
-def _place(storages: list[Any], shared: list[bool]) -> tuple[list[Storage], int]:
+def _place(
+    sizes: list[int], kinds: list[StorageKind], segment_bytes: int | None
+) -> tuple[list[Storage], list[Segment]]:
+    """Segments end at a whole page behind their last storage."""
     placed: list[Storage] = []
-    end = 0
-    for storage, is_shared in zip(storages, shared, strict=True):
+    segments: list[Segment] = []
+    begin = end = 0
+    for nbytes, kind in zip(sizes, kinds, strict=True):
         offset = round_up(end, ALIGNMENT)
-        kind: StorageKind = "shared" if is_shared else "runtime"
-        placed.append(Storage(offset=offset, bytes=storage.nbytes(), kind=kind))
-        end = offset + storage.nbytes()
-    return placed, end
+        if segment_bytes and nbytes and end > begin and offset + nbytes > begin + segment_bytes:
+            offset = round_up(end, PAGE)
+            segments.append(Segment(begin, offset - begin))
+            begin = offset
+        placed.append(Storage(offset, nbytes, kind))
+        end = offset + nbytes
+    segments.append(Segment(begin, max(PAGE, round_up(end, PAGE) - begin)))
+    return placed, segments
 
 
 def _view(tensor: Any, storage: int) -> TensorView:
@@ -100,8 +134,8 @@ def _view(tensor: Any, storage: int) -> TensorView:
     return TensorView(
         storage=storage,
         offset=tensor.storage_offset(),
-        shape=list(tensor.shape),
-        stride=list(tensor.stride()),
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
         dtype=str(tensor.dtype).removeprefix("torch."),
         parameter=parameter,
         cls=class_name(type(tensor)),

@@ -2,16 +2,18 @@
 
 Two ways, one result. `install` gives a model on the meta device its tensors (attach). `repoint` moves the tensors of a
 loaded model, keeping every object (seed). Nothing is changed before everything is resolved; afterwards `verify` walks
-the model again and fails on anything left on the meta device or outside of the mapping.
+the model again and fails on anything left on the meta device, outside of the arena or tied in another way.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.engine.walk import Found, class_name, tensors
-from flashboot_agent.wire.layout import Binding, Layout, Scalar, TensorView
+from flashboot_agent.engine import views
+from flashboot_agent.engine.walk import Found, class_name, holder, tensors
+from flashboot_agent.wire.layout import Binding, Layout, Storage, TensorView
 
 
 def install(model: Any, layout: Layout, base: Any) -> None:
@@ -22,32 +24,28 @@ def install(model: Any, layout: Layout, base: Any) -> None:
     import torch
 
     planned = resolve(model, layout)
-    storages = _storages(layout, base)
-    made: list[Any] = [None] * len(layout.tensors)
-    for binding in layout.bindings:
-        if made[binding.tensor] is None:
-            view, old = layout.tensors[binding.tensor], planned[binding.module, binding.attribute]
-            made[binding.tensor] = _make(view, storages[view.storage], old)
     modules = dict(model.named_modules(remove_duplicate=False))
-    with torch.no_grad():
+    with views.collector_paused(), torch.no_grad():
+        made = views.tensors_of(layout, base)
+        _wrap_parameters(made, planned, layout)
         for binding in layout.bindings:
             _bind(modules[binding.module], binding, made[binding.tensor])
 
 
-def resolve(model: Any, layout: Layout) -> dict[tuple[str, str], Any]:
-    """For each place in the layout the model's tensor on the meta device, or None where only the seed's load made one.
+def resolve(model: Any, layout: Layout) -> list[Any]:
+    """For each binding the model's tensor on the meta device, or None where only the seed's load made one.
 
     Changes nothing. Raises UnsupportedModel when model and layout differ, naming the first place.
     """
-    rest = {(item.module, item.attribute): item for item in tensors(model)}
     modules = dict(model.named_modules(remove_duplicate=False))
-    result: dict[tuple[str, str], Any] = {}
+    rest = {(item.module, item.attribute): item for item in tensors(model)}
+    result: list[Any] = []
     for binding in layout.bindings:
         if binding.module not in modules:
             raise UnsupportedModel(f"the seed's model has a module {binding.module!r}, this one has not")
         old = rest.pop((binding.module, binding.attribute), None)
         _require_alike(binding, layout.tensors[binding.tensor], old)
-        result[binding.module, binding.attribute] = old.tensor if old else None
+        result.append(old.tensor if old else None)
     if rest:
         first = next(iter(rest.values()))
         raise UnsupportedModel(f"{first} is in this model but not in the seed's, and {len(rest) - 1} more")
@@ -55,7 +53,7 @@ def resolve(model: Any, layout: Layout) -> dict[tuple[str, str], Any]:
 
 
 def repoint(objects: list[Any], layout: Layout, base: Any) -> None:
-    """Move the tensor objects of a loaded model (in the layout's order) over the arena; runtime storages stay private.
+    """Move the tensor objects of a loaded model (in the layout's order) over the arena; other storages stay private.
 
     Every object keeps its identity, class and attributes; the memory it came from is freed with its last tensor.
     """
@@ -67,74 +65,73 @@ def repoint(objects: list[Any], layout: Layout, base: Any) -> None:
             storage = layout.storages[view.storage]
             if storage.kind == "shared" and storage.bytes:
                 offset = storage.offset // tensor.element_size() + view.offset
-                tensor.set_(shared, offset, tuple(view.shape), tuple(view.stride))
+                tensor.set_(shared, offset, view.shape, view.stride)
 
 
 def verify(model: Any, layout: Layout, base: Any) -> None:
-    """Raises UnsupportedModel unless every tensor lies where the layout says, ties included."""
+    """Raises UnsupportedModel unless every tensor is what the layout says and lies where it says, ties included."""
+    found = {(item.module, item.attribute, item.kind): item for item in tensors(model)}
+    places = [(binding.module, binding.attribute, binding.kind) for binding in layout.bindings]
+    odd = found.keys() ^ set(places)
+    if odd:
+        raise UnsupportedModel(f"the model's tensors are not the layout's, first at {min(odd)}")
+    firsts: list[Any] = [None] * len(layout.tensors)
+    for place, binding in zip(places, layout.bindings, strict=True):
+        item, first = found[place], firsts[binding.tensor]
+        if first is None:
+            firsts[binding.tensor] = item
+        elif first.tensor is not item.tensor:
+            raise UnsupportedModel(f"{item} is tied to {first} in the seed's model and is not here")
     begin = base.data_ptr()
-    found = list(tensors(model))
-    places = [(item.module, item.attribute, item.kind) for item in found]
-    expected = [(binding.module, binding.attribute, binding.kind) for binding in layout.bindings]
-    if sorted(places) != sorted(expected):
-        odd = sorted(set(places) ^ set(expected)) or places
-        raise UnsupportedModel(f"the model's tensors are not the layout's, first at {odd[0]}")
-    by_place = {(item.module, item.attribute): item for item in found}
-    objects: dict[int, int] = {}
-    for binding in layout.bindings:
-        item = by_place[binding.module, binding.attribute]
-        _require_in_place(item, layout, layout.tensors[binding.tensor], begin)
-        if objects.setdefault(binding.tensor, id(item.tensor)) != id(item.tensor):
-            raise UnsupportedModel(f"{item} is tied in the seed's model and is not here")
+    arena = range(begin, begin + base.numel())
+    for item, view in zip(firsts, layout.tensors, strict=True):
+        _require_as_planned(item, view)
+        if 0 not in view.shape:
+            _require_in_place(item, view, layout.storages[view.storage], arena)
+    owners: dict[int, Found] = {}
+    for item in firsts:
+        other = owners.setdefault(id(item.tensor), item)
+        if other is not item:
+            raise UnsupportedModel(f"{item} is tied to {other} here and was not in the seed's model")
 
 
-def _require_in_place(item: Found, layout: Layout, view: TensorView, begin: int) -> None:
-    tensor, storage = item.tensor, layout.storages[view.storage]
+def _require_as_planned(item: Found, view: TensorView) -> None:
+    tensor = item.tensor
     if tensor.is_meta:
         raise UnsupportedModel(f"{item} is still on the meta device")
-    shape = (list(tensor.shape), list(tensor.stride()), str(tensor.dtype))
-    if shape != (view.shape, view.stride, f"torch.{view.dtype}"):
-        raise UnsupportedModel(f"{item} is {shape}, the layout says {view.shape}, {view.stride}, {view.dtype}")
-    inside = tensor.untyped_storage().data_ptr() == begin
-    if storage.bytes and inside != (storage.kind == "shared"):
+    same = tensor.shape == view.shape and tensor.stride() == view.stride and tensor.dtype is _dtype(view.dtype)
+    if not same or class_name(type(tensor)) != view.cls:
+        now = (tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch."), class_name(type(tensor)))
+        said = (view.shape, view.stride, view.dtype, view.cls)
+        raise UnsupportedModel(f"{item} is {now}, the layout says {said}")
+
+
+def _require_in_place(item: Found, view: TensorView, storage: Storage, arena: range) -> None:
+    address = item.tensor.data_ptr()
+    inside = address in arena
+    if inside != (storage.kind == "shared"):
         raise UnsupportedModel(f"{item} ({storage.kind}) lies {'inside' if inside else 'outside'} of the arena")
-    if (
-        inside
-        and tensor.storage_offset() * tensor.element_size() != storage.offset + view.offset * tensor.element_size()
-    ):
-        raise UnsupportedModel(f"{item} lies at another offset than the layout says")
+    planned = arena.start + storage.offset + view.offset * item.tensor.element_size()
+    if inside and address != planned:
+        raise UnsupportedModel(f"{item} lies at byte {address - arena.start} of the arena, not {planned - arena.start}")
 
 
-def _storages(layout: Layout, base: Any) -> list[tuple[Any, int]]:
-    """For each storage the memory to view and the byte where it begins."""
+def _wrap_parameters(made: list[Any], planned: list[Any], layout: Layout) -> None:
+    """Make parameters of the tensors that must be; each takes over class and attributes of the one in its place."""
     import torch
 
-    result: list[tuple[Any, int]] = []
-    for storage in layout.storages:
-        if storage.kind == "shared" and storage.bytes:
-            result.append((base.untyped_storage(), storage.offset))
+    wrapped = set()
+    for binding, old in zip(layout.bindings, planned, strict=True):
+        number = binding.tensor
+        view = layout.tensors[number]
+        if not view.parameter or number in wrapped:
             continue
-        private = torch.empty(storage.bytes, dtype=torch.uint8)
-        private.copy_(base[storage.offset : storage.offset + storage.bytes])
-        result.append((private.untyped_storage(), 0))
-    return result
-
-
-def _make(view: TensorView, memory: tuple[Any, int], old: Any) -> Any:
-    import torch
-
-    storage, begin = memory
-    dtype = getattr(torch, view.dtype)
-    with torch.no_grad():
-        tensor = torch.empty(0, dtype=dtype)
-        tensor.set_(storage, begin // tensor.element_size() + view.offset, tuple(view.shape), tuple(view.stride))
-        if not view.parameter:
-            return tensor
+        wrapped.add(number)
         # Parameter subclasses have constructors of their own; this is what torch itself uses to make one over a tensor
-        parameter = torch.Tensor._make_subclass(type(old), tensor, old.requires_grad)
-    parameter.__dict__.update(old.__dict__)  # weight loaders and the like, as the constructor of the layer set them
-    parameter.__dict__.update(view.attributes)
-    return parameter
+        parameter = torch.Tensor._make_subclass(type(old), made[number], old.requires_grad)
+        parameter.__dict__.update(old.__dict__)  # weight loaders and the like, as the layer's constructor set them
+        parameter.__dict__.update(view.attributes)
+        made[number] = parameter
 
 
 def _require_alike(binding: Binding, view: TensorView, old: Found | None) -> None:
@@ -145,8 +142,9 @@ def _require_alike(binding: Binding, view: TensorView, old: Found | None) -> Non
         return
     if old.kind != binding.kind:
         raise UnsupportedModel(f"{place} is a {binding.kind} in the seed's model, here a {old.kind}")
-    if class_name(type(old.tensor)) != view.cls and (view.parameter or view.cls != "torch.Tensor"):
-        raise UnsupportedModel(f"{place} is a {view.cls} in the seed's model, here a {class_name(type(old.tensor))}")
+    cls = class_name(type(old.tensor))
+    if cls != view.cls and (view.parameter or view.cls != "torch.Tensor"):
+        raise UnsupportedModel(f"{place} is a {view.cls} in the seed's model, here a {cls}")
     if not old.tensor.is_meta:
         raise UnsupportedModel(f"{place} was made outside of the meta device, it may belong to another model")
 
@@ -155,26 +153,16 @@ def _bind(module: Any, binding: Binding, tensor: Any) -> None:
     if binding.kind == "parameter":
         module._parameters[binding.attribute] = tensor
     elif binding.kind == "attribute":
-        module.__dict__[binding.attribute] = tensor
+        below, name = holder(module, binding.attribute)
+        below.__dict__[name] = tensor
     else:
         module._buffers[binding.attribute] = tensor
         if binding.kind == "buffer_non_persistent":
             module._non_persistent_buffers_set.add(binding.attribute)
 
 
-def apply_marks(model: Any, stamped: dict[str, dict[str, Scalar]], now: dict[str, dict[str, Scalar]]) -> None:
-    """Give modules the scalars that the seed's load stamped on them; objects must have come by construction.
+@cache
+def _dtype(name: str) -> Any:
+    import torch
 
-    Raises UnsupportedModel for an object that only the seed's load made.
-    """
-    modules = dict(model.named_modules())
-    for name, attributes in stamped.items():
-        for attribute, value in attributes.items():
-            have = now.get(name, {}).get(attribute)
-            if have == value and type(have) is type(value):
-                continue
-            if isinstance(value, str) and value.startswith("<"):
-                raise UnsupportedModel(
-                    f"the load left an object {value} at {name}.{attribute} of the seed's model; here is {have!r}"
-                )
-            setattr(modules[name], attribute, value)
+    return getattr(torch, name)

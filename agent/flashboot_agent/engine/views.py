@@ -1,56 +1,119 @@
 """Tensors over an arena, as a layout says: the part of attaching that needs torch and nothing of an engine.
 
-It may run in a thread while the process still imports its engine. A shared storage is viewed where it lies; of every
-other storage each process gets a private copy. No tensor owns or copies shared bytes; each keeps the mapping alive.
+It may run in a thread while the process still imports its engine; most of its work is done without the GIL. A shared
+storage is viewed where it lies; of every other storage each process gets a private copy. No tensor owns or copies
+shared bytes; each keeps the mapping alive.
+
+Two ways, one result. The fast one makes all views in one call through torch's C functions, which torch keeps stable but
+does not promise to ship; where one is missing, views are made one by one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
-from flashboot_agent.wire.layout import Binding, Layout
+from flashboot_agent import _native
+from flashboot_agent.engine.log import log
+from flashboot_agent.wire.layout import Layout
+
+_IN_PLACE: Final = [True, False, False]
+"""By number of a storage's kind: shared, derived, runtime."""
+_WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
 def tensors_of(layout: Layout, base: Any) -> list[Any]:
     """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena."""
-    import torch
-
-    memory = [_memory(layout, number, base) for number in range(len(layout.storages))]
-    made = []
-    with torch.no_grad():
-        for view in layout.tensors:
-            storage, begin = memory[view.storage]
-            tensor = torch.empty(0, dtype=getattr(torch, view.dtype))
-            tensor.set_(storage, begin // tensor.element_size() + view.offset, tuple(view.shape), tuple(view.stride))
-            made.append(tensor)
+    with collector_paused():
+        shims = torch_shims()
+        made = [None] * len(layout.tensors) if shims is None else _at_once(shims, layout, base)
+        if any(tensor is None for tensor in made):  # `in` would ask each tensor what it equals
+            _one_by_one(layout, base, made)
     return made
 
 
 def by_name(layout: Layout, base: Any) -> dict[str, Any]:
-    """Every tensor under each of its names; a tie is one object under several. `base` as for `tensors_of`."""
+    """Every tensor under each of its names, `module.attribute`; a tie is one object under several.
+
+    `base` as for `tensors_of`. Raises LayoutError when two names are the same.
+    """
     made = tensors_of(layout, base)
-    return {name_of(binding): made[binding.tensor] for binding in layout.bindings}
-
-
-def name_of(binding: Binding) -> str:
-    return f"{binding.module}.{binding.attribute}" if binding.module else binding.attribute
+    return layout.named(made)
 
 
 def place_of(name: str) -> tuple[str, str]:
-    """Module and attribute that `name_of` puts together again, for tensors that come by name and without a model."""
+    """Module and attribute of a name, for tensors that come by name and without a model; `by_name` gives it back."""
     module, _, attribute = name.rpartition(".")
     if not attribute or not all(module.split(".")):
         return "", name
     return module, attribute
 
 
-def _memory(layout: Layout, number: int, base: Any) -> tuple[Any, int]:
-    """The torch storage to view for a storage of the layout, and the byte at which it begins there."""
+@cache
+def torch_shims() -> _native.TorchShims | None:
+    """None where this torch lacks a function that the fast way needs; told once."""
     import torch
 
-    storage = layout.storages[number]
-    if storage.kind == "shared" and storage.bytes:
-        return base.untyped_storage(), storage.offset
-    private = torch.empty(storage.bytes, dtype=torch.uint8)
-    private.copy_(base[storage.offset : storage.offset + storage.bytes])
-    return private.untyped_storage(), 0
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        # Both are of torch's own compiler, which calls them for every model that it has compiled ahead of time.
+        _ = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors, torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+        return _native.TorchShims(str(library))
+    except (AttributeError, RuntimeError) as error:
+        log.warning("torch %s: views are made one by one, which takes longer: %s", torch.__version__, error)
+        return None
+
+
+def _at_once(shims: _native.TorchShims, layout: Layout, base: Any) -> list[Any]:
+    """None for tensors that are not over the arena's own bytes."""
+    import torch
+
+    whole = base[: base.numel() // _WIDEST * _WIDEST]
+    used = {form[2] for form in layout.table.forms()}
+    with torch.no_grad():
+        typed = {dtype: whole.view(getattr(torch, dtype)) for dtype in used}
+    handles = dict(zip(typed, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(typed.values())), strict=True))
+    try:
+        made = shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES], _IN_PLACE)
+        return list(torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(made))
+    finally:
+        torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(handles.values()))  # and drop them
+
+
+def _one_by_one(layout: Layout, base: Any, made: list[Any]) -> None:
+    """Fill what is None in `made`."""
+    import torch
+
+    arena = base.untyped_storage()
+    private: dict[int, Any] = {}
+    with torch.no_grad():
+        for number, view in enumerate(layout.tensors):
+            if made[number] is not None:
+                continue
+            storage = layout.storages[view.storage]
+            memory, offset = arena, view.offset
+            tensor = torch.empty(0, dtype=getattr(torch, view.dtype))
+            if storage.kind == "shared" and storage.bytes:
+                offset += storage.offset // tensor.element_size()
+            else:
+                if view.storage not in private:
+                    part = base[storage.offset : storage.offset + storage.bytes]
+                    private[view.storage] = torch.empty(storage.bytes, dtype=torch.uint8).copy_(part).untyped_storage()
+                memory = private[view.storage]
+            made[number] = tensor.set_(memory, offset, view.shape, view.stride)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Thousands of new objects would make Python look through all that live, many times, and find nothing."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()

@@ -42,6 +42,7 @@ from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.base import WireModel, now
 from flashboot_agent.wire.control import Place, PodPhase, WantedArena
+from flashboot_agent.wire.layout import MAX_LAYOUT
 
 log = Log(__name__)
 
@@ -421,8 +422,8 @@ def _read_document(fd: int) -> bytes:
         facts = os.fstat(fd)
         if not memfd.is_memory(fd):  # a read of anything else may never come back
             raise BadRequest("the layout's descriptor is not a memfd")
-        if not 0 < facts.st_size <= attach.MAX_LAYOUT:
-            raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {attach.MAX_LAYOUT}")
+        if not 0 < facts.st_size <= MAX_LAYOUT:
+            raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {MAX_LAYOUT}")
         document = memfd.read_up_to(fd, facts.st_size)
         if len(document) < facts.st_size:
             raise BadRequest(f"the layout ended at byte {len(document)} of {facts.st_size}")

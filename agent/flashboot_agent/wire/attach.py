@@ -38,9 +38,6 @@ MOUNT_PATH: Final = "/flashboot"
 MAX_MESSAGE: Final = 65536
 """Bytes of one packet; Linux refuses packets above the socket's send buffer (212,992 by default)."""
 
-MAX_LAYOUT: Final = 64 << 20
-"""Bytes of a layout document; a hundred thousand tensors fit several times."""
-
 
 class Hello(WireModel):
     type: Literal["hello"] = "hello"

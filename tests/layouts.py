@@ -1,0 +1,53 @@
+"""A small layout with one of everything, for tests, and its document taken apart and put together."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.layout_bytes import PREFIX
+
+PARAMETER = "torch.nn.parameter.Parameter"
+
+
+def small(**changes: Any) -> Layout:
+    """Two segments, a tie, two views of one storage, a private copy, a tensor without elements. `changes`: fields."""
+    fields: dict[str, Any] = {
+        "identity": {"model": "small", "dtype": "bfloat16"},
+        "arena_bytes": 12288,
+        "segments": [Segment(0, 4096), Segment(4096, 8192)],
+        "storages": [Storage(0, 60), Storage(512, 0), Storage(4096, 5000), Storage(9216, 32, "runtime")],
+        "tensors": [
+            TensorView(0, 0, (3, 5), (5, 1), "float32", parameter=True, cls=PARAMETER, attributes={"ue8m0": True}),
+            TensorView(1, 0, (0, 7), (7, 1), "float32", parameter=False, cls="torch.Tensor"),
+            TensorView(2, 0, (50, 50), (1, 50), "bfloat16", parameter=True, cls=PARAMETER),
+            TensorView(2, 2400, (10,), (5,), "bfloat16", parameter=False, cls="torch.Tensor"),
+            TensorView(3, 0, (), (), "int64", parameter=False, cls="torch.Tensor"),
+        ],
+        "bindings": [
+            Binding("embed", "weight", "parameter", 0),
+            Binding("layers.0", "nothing", "attribute", 1),
+            Binding("layers.0.mlp", "weight", "parameter", 2),
+            Binding("layers.0.mlp", "part", "attribute", 3),
+            Binding("", "steps", "buffer_non_persistent", 4),
+            Binding("head", "weight", "parameter", 0),
+        ],
+        "scalars": {"layers.0": {"padded": True, "scale": 0.5, "quant_method.block": None}, "layers.1": {"n": -3}},
+        "deleted": {"layers.1": ["bias", "weight"]},
+        "structure": "sha256:" + "0" * 64,
+    }
+    return Layout(**{**fields, **changes})
+
+
+def parts(document: bytes) -> tuple[bytes, bytes]:
+    """Head and tables."""
+    head_bytes = PREFIX.unpack_from(document)[3]
+    return document[PREFIX.size : PREFIX.size + head_bytes], document[PREFIX.size + head_bytes :]
+
+
+def sealed(head: bytes, tables: bytes) -> bytes:
+    """A document of these parts, whatever they are, under a right checksum."""
+    rest = struct.pack("<II", len(head), len(tables)) + head + tables
+    return small().to_bytes()[:12] + struct.pack("<I", zlib.crc32(rest)) + rest
