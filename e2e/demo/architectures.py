@@ -1,7 +1,8 @@
 """Shapes of the checkpoints that the demo and the tests make: config.json and the tensors that go with it.
 
-Pure: numbers in, names and shapes out. Names and shapes are those of the Hugging Face layout of each architecture, so
-that SGLang and transformers load the result like any published checkpoint.
+Pure: numbers in, names and shapes out. Names and shapes are those of the published layout of each architecture, so that
+SGLang (and, but for DeepSeek-V4, transformers) loads the result like any published checkpoint. The DeepSeek models
+stand in deepseek.py.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Arch = Literal["qwen3_moe", "llama", "qwen2"]
+Arch = Literal["qwen3_moe", "llama", "qwen2", "qwen3", "deepseek_v3", "deepseek_v4"]
 Size = Literal["demo", "tiny"]
+DType = Literal["BF16", "F32", "I32", "F8_E4M3"]
+Draw = Literal["uniform", "positive", "powers", "below"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Shape:
     moe_intermediate: int = 0
     experts_per_token: int = 2
     positions: int = 2048
+    tied: bool = False
+    """The output layer is the embedding itself (one tensor, two names in the model, one in the files)."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +40,26 @@ class Tensor:
     shape: tuple[int, ...]
     scale: float
     """Half the width of the uniform distribution; 0 means all ones (norm weights)."""
+    dtype: DType = "BF16"
+    draw: Draw = "uniform"
+    """`positive`: up to `scale`; `powers`: of two, up to `scale`; `below`: whole numbers from 0 to under `scale`."""
 
 
+DENSE: tuple[Arch, ...] = ("llama", "qwen2", "qwen3")
 SHAPES: dict[tuple[Arch, Size], Shape] = {
     ("qwen3_moe", "demo"): Shape(2048, 512, 8, 8, 2, 64, 1024, experts=16, moe_intermediate=656),
     ("qwen3_moe", "tiny"): Shape(2048, 128, 2, 4, 2, 32, 256, experts=8, moe_intermediate=64),
     ("llama", "tiny"): Shape(2048, 128, 2, 4, 2, 32, 256),
-    ("qwen2", "tiny"): Shape(2048, 128, 2, 4, 2, 32, 256),
+    ("qwen2", "tiny"): Shape(2048, 128, 2, 4, 2, 32, 256, tied=True),
+    ("qwen3", "tiny"): Shape(2048, 128, 2, 4, 2, 32, 256, tied=True),
 }
 
 _CLASS: dict[Arch, str] = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
 }
-
-
-def tied(arch: Arch) -> bool:
-    """Whether the output layer is the embedding itself (one tensor, two names in the model, one in the files)."""
-    return arch == "qwen2"
 
 
 def config(arch: Arch, shape: Shape) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def config(arch: Arch, shape: Shape) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
-        "tie_word_embeddings": tied(arch),
+        "tie_word_embeddings": shape.tied,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "torch_dtype": "bfloat16",
@@ -99,11 +105,7 @@ def tensors(arch: Arch, shape: Shape) -> Iterator[Tensor]:
     the greedy token depends on the whole prompt and not on the last token alone.
     """
     hidden, query, key = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-
-    def linear(name: str, out: int, into: int) -> Tensor:
-        return Tensor(name, (out, into), 2.0 * into**-0.5)
-
-    yield Tensor("model.embed_tokens.weight", (shape.vocab, hidden), 1.0 if not tied(arch) else 0.25)
+    yield Tensor("model.embed_tokens.weight", (shape.vocab, hidden), 1.0 if not shape.tied else 0.25)
     for number in range(shape.layers):
         layer = f"model.layers.{number}"
         yield Tensor(f"{layer}.input_layernorm.weight", (hidden,), 0.0)
@@ -111,7 +113,7 @@ def tensors(arch: Arch, shape: Shape) -> Iterator[Tensor]:
             yield linear(f"{layer}.self_attn.{part}_proj.weight", width, hidden)
             if arch == "qwen2":
                 yield Tensor(f"{layer}.self_attn.{part}_proj.bias", (width,), 0.5)
-        if arch == "qwen3_moe":
+        if arch in ("qwen3", "qwen3_moe"):
             yield Tensor(f"{layer}.self_attn.q_norm.weight", (shape.head_dim,), 0.0)
             yield Tensor(f"{layer}.self_attn.k_norm.weight", (shape.head_dim,), 0.0)
         yield linear(f"{layer}.self_attn.o_proj.weight", hidden, query)
@@ -119,15 +121,21 @@ def tensors(arch: Arch, shape: Shape) -> Iterator[Tensor]:
         if arch == "qwen3_moe":
             yield linear(f"{layer}.mlp.gate.weight", shape.experts, hidden)
             for expert in range(shape.experts):
-                yield from _mlp(f"{layer}.mlp.experts.{expert}", hidden, shape.moe_intermediate)
+                yield from mlp(f"{layer}.mlp.experts.{expert}", hidden, shape.moe_intermediate)
         else:
-            yield from _mlp(f"{layer}.mlp", hidden, shape.intermediate)
+            yield from mlp(f"{layer}.mlp", hidden, shape.intermediate)
     yield Tensor("model.norm.weight", (hidden,), 0.0)
-    if not tied(arch):
+    if not shape.tied:
         yield linear("lm_head.weight", shape.vocab, hidden)
 
 
-def _mlp(prefix: str, hidden: int, width: int) -> Iterator[Tensor]:
-    for part in ("gate", "up"):
-        yield Tensor(f"{prefix}.{part}_proj.weight", (width, hidden), 2.0 * hidden**-0.5)
-    yield Tensor(f"{prefix}.down_proj.weight", (hidden, width), 2.0 * width**-0.5)
+def linear(name: str, out: int, into: int) -> Tensor:
+    return Tensor(name, (out, into), 2.0 * into**-0.5)
+
+
+def mlp(prefix: str, hidden: int, width: int, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> (
+    Iterator[Tensor]
+):
+    for part in names[:2]:
+        yield linear(f"{prefix}.{part}.weight", width, hidden)
+    yield linear(f"{prefix}.{names[2]}.weight", hidden, width)

@@ -15,7 +15,7 @@ FULL = "qwen3-moe-demo"
 TINY = "qwen3-moe-tiny"
 
 SIZES = {FULL: "demo", TINY: "tiny"}
-MAKERS = ("checkpoint.py", "architectures.py", "tokenizer.py")
+MAKERS = ("checkpoint.py", "recipes.py", "architectures.py", "draws.py", "tokenizer.py")
 
 
 def ensure(name: str) -> bool:
