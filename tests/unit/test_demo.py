@@ -11,13 +11,13 @@ import pytest
 
 from demo.checks import checks, token_differences
 from demo.live import NodeView
-from demo.report import Report, chain, links
+from demo.report import Report, chain, links, phases
 from demo.screen import Screen, line
 from demo.settings import Settings
 from demo.stages import Progress
 from demo.timeline import Replica, replicas
 from flashboot_agent.wire.base import rfc3339
-from flashboot_agent.wire.control import ObservedArena, ObservedPod
+from flashboot_agent.wire.control import ObservedArena, ObservedPod, ObservedRank, StartupTimes
 from flashboot_agent.wire.control import Path as BytePath
 from kit.engines import Answer, first_difference
 from kit.errors import KitError
@@ -43,11 +43,16 @@ def arena(**changes: Any) -> ObservedArena:
 
 
 def pod(name: str, uid: str, **changes: Any) -> ObservedPod:
-    facts: dict[str, Any] = {
-        "uid": uid, "namespace": "serving", "name": name, "model_replica": "m", "phase": "attached",
-        "published_at": at(0.2), "hello_at": at(20), "attached_at": at(20.1), "way": "clone",
-    }  # fmt: skip
-    return ObservedPod(**{**facts, **changes})
+    """`changes`: of its only rank."""
+    rank: dict[str, Any] = {"phase": "attached", "hello_at": at(20), "attached_at": at(20.1), "way": "clone"}
+    return ObservedPod(
+        uid=uid,
+        namespace="serving",
+        name=name,
+        model_replica="m",
+        published_at=at(0.2),
+        ranks=[ObservedRank(**{**rank, **changes})],
+    )
 
 
 def api_pod(name: str, uid: str) -> dict[str, Any]:
@@ -82,6 +87,23 @@ def test_the_report_tells_every_link_and_what_all_clones_received_together() -> 
     assert lines[1:3] == ["| n1 | n3 | tcp | 0 | 0.000 |", f"| n2 | n3 | tcp | {BYTES // 2} | 0.500 |"]
     assert lines[3] == f"| all | all clones | | {BYTES * 3 // 2} | 0.750 of what they hold |"
     assert links([replica(1, path="seed")]) == []
+
+
+def test_the_report_shows_what_each_engine_told() -> None:
+    times = StartupTimes(
+        load_weight_milliseconds=12,
+        kv_cache_allocation_milliseconds=345,
+        cuda_graph_milliseconds=0,
+        scheduler_milliseconds=20000,
+        tokenizer_milliseconds=21000,
+        api_ready_milliseconds=None,
+    )
+    told = replica(2, startup=times)
+    assert phases(told) == "| m-2 | 0.01 | 0.34 | 0.00 | 20.00 | 21.00 |  |"
+    assert phases(replica(3)).count("not told") == phases(told).count("|") - 2
+    facts = told.json()["startup"]
+    assert isinstance(facts, dict)
+    assert facts["kv_cache_allocation_milliseconds"] == 345
 
 
 def test_a_replica_is_put_together_from_both_sides() -> None:
