@@ -1,4 +1,4 @@
-"""Everything that a model is made of: tensors by their place, and the marks that loading leaves beside them.
+"""All tensors that a model is made of, by their place.
 
 One walk serves the seed (what must be packed), the attaching engine (what must be bound) and the tests (what must be
 equal). Modules are visited under every path, so that a tie shows as one object under two names.
@@ -6,13 +6,19 @@ equal). Modules are visited under every path, so that a tie shows as one object 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.wire.layout import BindingKind, Scalar
+from flashboot_agent.wire.layout import BindingKind
+
+HELD_BELOW: Final[dict[str, tuple[str, ...]]] = {"topk_config": ("correction_bias",)}
+"""Attribute of a module → fields of the object there that refer to a tensor which a module holds, too.
+
+The place of such a tensor is written with a dot (`topk_config.correction_bias`). Any other tensor below a module that
+an attaching engine would not have is refused."""
 
 _MAX_DEPTH = 6
 
@@ -42,9 +48,22 @@ def tensors(model: Any) -> Iterator[Found]:
             if value is not None:
                 passing = key in module._non_persistent_buffers_set
                 yield Found(name, key, "buffer_non_persistent" if passing else "buffer", value)
-        for key, value in _own(module):
+        for key, value in own(module):
             if isinstance(value, torch.Tensor):
                 yield Found(name, key, "attribute", value)
+            elif key in HELD_BELOW:
+                for field in HELD_BELOW[key]:
+                    held = getattr(value, field, None)
+                    if isinstance(held, torch.Tensor):
+                        yield Found(name, f"{key}.{field}", "attribute", held)
+
+
+def holder(module: Any, attribute: str) -> tuple[Any, str]:
+    """Who has an attribute by its name in a layout: the module, or with dots an object below it."""
+    *path, last = attribute.split(".")
+    for key in path:
+        module = getattr(module, key)
+    return module, last
 
 
 def hidden_tensors(model: Any) -> Iterator[tuple[str, Any]]:
@@ -54,8 +73,11 @@ def hidden_tensors(model: Any) -> Iterator[tuple[str, Any]]:
     """
     seen: set[int] = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        for key, value in _own(module):
-            yield from _inside(f"{name}.{key}" if name else key, value, seen, _MAX_DEPTH, top=True)
+        for key, value in own(module):
+            path, known = f"{name}.{key}" if name else key, HELD_BELOW.get(key, ())
+            bound = {f"{path}.{field}" for field in known}
+            found = _inside(path, value, seen, _MAX_DEPTH, top=True)
+            yield from ((place, tensor) for place, tensor in found if place not in bound)
 
 
 def _inside(path: str, value: Any, seen: set[int], depth: int, *, top: bool = False) -> Iterator[tuple[str, Any]]:
@@ -109,44 +131,11 @@ def require_none_hidden(shadow: Any, loaded: Any = None) -> None:
         raise UnsupportedModel(f"{lost[0]} is a tensor that no module holds directly; FlashBoot can't bind it")
 
 
-Marks = dict[str, dict[str, Scalar]]
-"""Module path → attribute → its value for scalars, and `<qualified class>` for any other object."""
-
-
-def marks(model: Any) -> Marks:
-    """What modules carry beside tensors and submodules. Two snapshots around the load show what it stamped."""
-    import torch
-
-    found: Marks = {}
-    for name, module in model.named_modules():
-        found[name] = {
-            key: value if is_scalar(value) else class_mark(value)
-            for key, value in _own(module)
-            if not isinstance(value, torch.Tensor)
-        }
-    return found
-
-
-def is_scalar(value: Any) -> bool:
-    """What JSON carries exactly."""
-    if type(value) is float:
-        return math.isfinite(value)
-    if type(value) is int:
-        return -(1 << 63) <= value < 1 << 63
-    return value is None or type(value) in (bool, str)
-
-
-def class_mark(value: Any) -> str:
-    if type(value) is float:
-        return f"<float {value}>"
-    return f"<{class_name(type(value))}>"
-
-
 def class_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _own(module: Any) -> Iterator[tuple[str, Any]]:
+def own(module: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of this module that torch.nn.Module does not give to every module."""
     common = _common_attributes()
     for key, value in list(vars(module).items()):
@@ -154,6 +143,7 @@ def _own(module: Any) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
+@cache
 def _common_attributes() -> frozenset[str]:
     import torch
 

@@ -1,0 +1,134 @@
+"""A model without memory that is as SGLang's load would have left it, but for the bytes: what attach binds tensors to.
+
+SGLang's traps on this way, each held by a test: process-wide caches of rotary tables must not keep what was made on the
+meta device, nor give what is another model's; tables that are made on a device by name are real even here; what the
+load removes, stamps or makes anew must be so without a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from flashboot_agent.core.errors import UnsupportedModel
+from flashboot_agent.engine import marks, remake, walk
+from flashboot_agent.engine.plan import READ_ONLY_BUFFERS
+from flashboot_agent.wire.layout import Layout, Scalar
+
+
+def build(model_config: Any, load_config: Any) -> Any:
+    """The model's structure as SGLang's default loader makes it, without memory.
+
+    Raises UnsupportedModel for a tensor in it that could not be given any.
+    """
+    import torch
+    from sglang.srt.model_loader.loader import _get_quantization_config, _initialize_model
+    from sglang.srt.model_loader.utils import set_default_torch_dtype
+
+    quant_config = _get_quantization_config(model_config, load_config)
+    with _tables_kept(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+        model = _initialize_model(model_config, load_config, quant_config)
+    _drop_tables(model)
+    walk.require_none_hidden(model)
+    return model
+
+
+def as_loaded(model: Any, layout: Layout) -> None:
+    """Remove, stamp and make on the model what the seed's load removed, stamped and made.
+
+    Raises UnsupportedModel for an object that only a load can make.
+    """
+    modules = dict(model.named_modules())
+    for name, attributes in layout.deleted.items():
+        for attribute in attributes:
+            holder, last = _holder(modules, name, attribute)
+            if hasattr(holder, last):
+                delattr(holder, last)
+    known: dict[str, type] | None = None
+    for name, stamped in layout.scalars.items():
+        for attribute, value in stamped.items():
+            holder, last = _holder(modules, name, attribute)
+            now = marks.of(holder, last)
+            if marks.same(now, value):
+                continue
+            place = f"{name}.{attribute}".removeprefix(".")
+            if value is None:
+                setattr(holder, last, None)
+            elif not isinstance(value, str) or not value.startswith("<"):
+                _clear(holder, last, keep="attribute")
+                setattr(holder, last, value)
+            elif value.startswith("<parameter "):
+                known = known or {walk.class_name(type(each)): type(each) for each in model.parameters()}
+                _stand_in(holder, last, value, known, place)
+            elif value.startswith(("<buffer", "<attribute ")):
+                _clear(holder, last, keep="attribute" if value.startswith("<attribute ") else "buffer")
+            elif not remake.remake(model, name, attribute, value):
+                raise UnsupportedModel(
+                    f"the load left an object {value} at {place} of the seed's model; here is {now!r}"
+                )
+
+
+def _holder(modules: dict[str, Any], name: str, attribute: str) -> tuple[Any, str]:
+    try:
+        return walk.holder(modules[name], attribute)
+    except (KeyError, AttributeError) as error:
+        raise UnsupportedModel(f"the seed's model has {name}.{attribute}, this one has no {error}") from error
+
+
+def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], place: str) -> None:
+    """A parameter without memory of the class that the mark names; what it carries comes from the one in its place."""
+    import torch
+
+    _, cls_name, wants_gradients, *carried = mark.strip("<>").split(" ")
+    cls = torch.nn.Parameter if cls_name == walk.class_name(torch.nn.Parameter) else known.get(cls_name)
+    if cls is None:
+        raise UnsupportedModel(f"the load left a parameter {cls_name} at {place}; no parameter of this model is one")
+    old = getattr(module, attribute, None)
+    held = vars(old) if isinstance(old, torch.nn.Parameter) else {}
+    parameter = torch.Tensor._make_subclass(cls, torch.empty(0, device="meta"), wants_gradients == "true")
+    parameter.__dict__.update({key: held[key] for key in carried if key in held})
+    _clear(module, attribute, keep="parameter")
+    module._parameters[attribute] = parameter
+
+
+def _clear(holder: Any, attribute: str, *, keep: Literal["parameter", "buffer", "attribute"]) -> None:
+    """Let nothing of another kind be there; what is of this kind stays, and with it its turn among the others."""
+    import torch
+
+    tables = {"attribute": vars(holder)}
+    if isinstance(holder, torch.nn.Module):
+        tables |= {"parameter": holder._parameters, "buffer": holder._buffers}
+        if keep != "buffer":
+            holder._non_persistent_buffers_set.discard(attribute)
+    for kind, table in tables.items():
+        if kind != keep:
+            table.pop(attribute, None)
+
+
+def _drop_tables(model: Any) -> None:
+    """Take the memory from tables that the model made on a device by name; their bytes come from the arena."""
+    import torch
+
+    for module in model.modules():
+        for key in READ_ONLY_BUFFERS & module._buffers.keys():
+            if (table := module._buffers[key]) is not None and not table.is_meta:
+                module._buffers[key] = torch.empty_like(table, device="meta")
+
+
+@contextmanager
+def _tables_kept() -> Iterator[None]:
+    """SGLang shares rotary modules and tables through caches of the process: ours on the meta device must not stay there,
+    and a real one must not come from there."""
+    from sglang.kernels.ops.attention.dsv4.rope import precompute_freqs_cis
+    from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
+
+    saved = dict(_ROPE_DICT)
+    _ROPE_DICT.clear()
+    precompute_freqs_cis.cache_clear()
+    try:
+        yield
+    finally:
+        precompute_freqs_cis.cache_clear()
+        _ROPE_DICT.clear()
+        _ROPE_DICT.update(saved)
