@@ -114,6 +114,9 @@ def test_a_drain_that_hangs_is_left_once_though_the_loop_is_blocked() -> None:
         assert gone.wait(10)  # blocks the loop, as SGLang does while it waits for its schedulers
 
     asyncio.run(story())
+    for timer in threading.enumerate():
+        if isinstance(timer, threading.Timer):
+            timer.join(10)
     assert left == [1]
 
 
