@@ -176,9 +176,13 @@ def test_a_parent_that_dies_is_accused_and_the_next_one_goes_on_from_the_waterma
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
-    [({"identity": digest_of({"other": "x"})}, "IdentityMismatch"), ({"digest": "xxh3:" + "0" * 16}, "DigestMismatch")],
+    [
+        ({"identity": digest_of({"other": "x"})}, "IdentityMismatch"),
+        ({"digest": "xxh3:" + "0" * 16}, "DigestMismatch"),
+        ({"layout_digest": digest_of({"other": "x"})}, "DigestMismatch"),
+    ],
 )
-def test_another_identity_or_digest_is_refused_before_the_first_byte(
+def test_another_identity_digest_or_layout_is_refused_before_the_first_byte(
     nodes: Nodes, facts: dict[str, Any], reason: str
 ) -> None:
     a, b, _ = nodes
@@ -194,7 +198,9 @@ def test_another_identity_or_digest_is_refused_before_the_first_byte(
     with b.engine(uid) as engine:
         coming, _ = engine.until(attach.Coming)
         assert "every parent" in coming.note
-    b.want(wanted("clone", lanes=[Lane(parents=[a.peer])], pods=[uid], identity=digest_of(IDENTITY), digest=DIGEST))
+    right = {"identity": digest_of(IDENTITY), "digest": DIGEST, "layout_digest": a.until_sealed().layout_digest}
+    assert None not in right.values()
+    b.want(wanted("clone", lanes=[Lane(parents=[a.peer])], pods=[uid], **right))
     assert b.until_sealed().problem is None  # put right, it goes on by itself
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import CommitRefused, FlashBootError
 from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.wire import attach as wire
@@ -199,7 +200,13 @@ class Peer:
         memory = os.open(f"/proc/self/fd/{arena.memory}", os.O_RDONLY | os.O_CLOEXEC)
         document = os.memfd_create("layout", os.MFD_CLOEXEC)
         os.write(document, arena.layout)
-        ready = wire.Ready(arena=arena.name, bytes=arena.nbytes, identity=digest_of(arena.identity), digest=DIGEST)
+        ready = wire.Ready(
+            arena=arena.name,
+            bytes=arena.nbytes,
+            identity=digest_of(arena.identity),
+            digest=DIGEST,
+            layout_digest=document_digest(arena.layout),
+        )
         self._send(connection, ready, [memory, document])
         os.close(memory)
         os.close(document)

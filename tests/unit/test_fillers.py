@@ -23,15 +23,16 @@ from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.transport.base import ArenaMeta, Server
 from flashboot_agent.wire import control
 from flashboot_agent.wire.control import Peer, WantedArena
+from tests.layouts import small
 
 PARENT = Peer(node="a", address="10.0.0.1:9441")
-NBYTES = 4096
-IDENTITY = {"model": "m"}
+LAYOUT = small()
+NBYTES = LAYOUT.arena_bytes
 META = ArenaMeta(
     "arena-" + "1" * 32,
-    digest_of(IDENTITY),
+    digest_of(LAYOUT.identity),
     NBYTES,
-    b'{"identity": {"model": "m"}, "arenaBytes": 4096}',
+    LAYOUT.to_bytes(),
     chunk_digests(bytes(NBYTES)),
     root_digest(chunk_digests(bytes(NBYTES))),
 )
@@ -87,7 +88,7 @@ class ThreeLanes:
     name = META.arena
     nbytes = NBYTES
     state = "filling"
-    record = SimpleNamespace(lanes=3, digest=META.digest)
+    record = SimpleNamespace(lanes=3, digest=META.digest, layout_digest=META.layout_digest)
 
     def get(self, name: str) -> ThreeLanes:
         return self

@@ -13,9 +13,11 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import (
     CloneFailed,
     DeadlineExceeded,
+    DigestMismatch,
     FlashBootError,
     Retryable,
     TornFrame,
@@ -147,7 +149,11 @@ class AgentClient:
             patient.say(f"{message.note} ({message.watermark} of {message.bytes} bytes)")
             under_way = 0 < watermark < message.bytes
             if not under_way and now > first_byte:
-                what = f"{watermark} bytes of the arena came, but no leave to use them" if watermark else "no byte of the arena"
+                what = (
+                    f"{watermark} bytes of the arena came, but no leave to use them"
+                    if watermark
+                    else "no byte of the arena"
+                )
                 raise DeadlineExceeded(
                     f"{self.who}: {what} within {self._deadlines.arena:.0f} s; last word: {message.note}"
                 )
@@ -319,4 +325,10 @@ class AgentClient:
             raise
         finally:
             os.close(document)
+        if document_digest(layout) != message.layout_digest:
+            os.close(arena)
+            raise DigestMismatch(
+                f"{self.who}: the layout of {message.arena} differs from its digest {message.layout_digest}; "
+                "this node's agent holds it damaged: restart the agent, or delete the arena's pods here"
+            )
         return Sealed(message.arena, message.bytes, message.digest, arena, layout)

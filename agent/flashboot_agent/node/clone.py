@@ -198,7 +198,7 @@ class Clone:
         with self._taking:
             self.orders.require()
             arena = self._store.get(wanted.arena)
-            if arena is not None and (arena.nbytes, arena.record.digest or meta.digest) != (meta.nbytes, meta.digest):
+            if arena is not None and not _same(arena, meta):
                 self._refuse(arena, wanted, meta, parent)
             if arena is None or arena.state == "allocated":
                 documents.check(meta)
@@ -239,6 +239,13 @@ class Clone:
         )
 
 
+def _same(arena: Arena, meta: ArenaMeta) -> bool:
+    """Whether what is here is of the parent's bytes and layout, as far as that is known."""
+    record = arena.record
+    documents = (record.digest or meta.digest, record.layout_digest or meta.layout_digest)
+    return (arena.nbytes, *documents) == (meta.nbytes, meta.digest, meta.layout_digest)
+
+
 def _check(wanted: WantedArena, meta: ArenaMeta, parent: Peer) -> None:
     """Refuse before the first byte.
 
@@ -249,3 +256,8 @@ def _check(wanted: WantedArena, meta: ArenaMeta, parent: Peer) -> None:
         )
     if wanted.digest is not None and meta.digest != wanted.digest:
         raise DigestMismatch(f"{wanted.arena} on {parent.node} has the digest {meta.digest}, wanted is {wanted.digest}")
+    if wanted.layout_digest is not None and meta.layout_digest != wanted.layout_digest:
+        raise DigestMismatch(
+            f"{wanted.arena} on {parent.node} has a layout with the digest {meta.layout_digest}, "
+            f"wanted is {wanted.layout_digest}"
+        )

@@ -67,6 +67,7 @@ def observed_arena(
         ],
         identity=record.identity,
         digest=record.digest,
+        layout_digest=record.layout_digest,
         parent=first.parent,
         transport=first.transport,
         transport_reason=first.reason,

@@ -379,12 +379,19 @@ class Session:
         record = arena.record
         assert record.identity is not None
         assert record.digest is not None
+        assert record.layout_digest is not None
         assert self._hello is not None
         fds: list[int] = []
         try:
             fds.append(arena.export(writable=False))
             fds.append(arena.export_layout())
-            message = attach.Ready(arena=arena.name, bytes=arena.nbytes, identity=record.identity, digest=record.digest)
+            message = attach.Ready(
+                arena=arena.name,
+                bytes=arena.nbytes,
+                identity=record.identity,
+                digest=record.digest,
+                layout_digest=record.layout_digest,
+            )
             await self._send(message, fds)
         finally:
             for fd in fds:

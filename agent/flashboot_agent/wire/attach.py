@@ -106,6 +106,8 @@ class Ready(WireModel):
     bytes: int
     identity: Digest
     digest: Digest
+    layout_digest: Digest
+    """Of the layout document beside the message; the plug-in compares it before it binds."""
 
 
 class Seed(WireModel):

@@ -101,6 +101,8 @@ class WantedArena(ArenaOwner):
     """Full identity, once a seed has committed it; a clone whose parent answers with another one is refused."""
     digest: Digest | None = None
     """Root digest of the sealed source's bytes, once known; a parent that announces another one is refused."""
+    layout_digest: Digest | None = None
+    """Of the sealed source's layout document, likewise: it says which bytes are which tensor's."""
     role: Role
     seed_pod: Uid | None = None
     lanes: Annotated[list[Lane], Field(min_length=1, max_length=MAX_LANES)] = [Lane()]
@@ -290,6 +292,7 @@ class ObservedArena(ArenaOwner):
     lanes: Annotated[list[ObservedLane], Field(max_length=MAX_LANES)] = []
     identity: Digest | None = None
     digest: Digest | None = None
+    layout_digest: Digest | None = None
     parent: Name | None = None
     """Of lane 0."""
     transport: str | None = None

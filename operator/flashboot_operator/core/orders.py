@@ -103,6 +103,7 @@ def _want(
             "expected_identity": plan.expected,
             "identity": first.identity if first else None,
             "digest": first.digest if first else None,
+            "layout_digest": first.layout_digest if first else None,
             "place": plan.place,
             "role": role,
             "seed_pod": seed_pod,

@@ -128,11 +128,16 @@ def _plan_clones(
     ]
     source = elect_source(candidates, memory.sources.get(arena, home))
     assert source is not None, "somebody holds it sealed"
-    digest = plan.sealed[source.node].digest
-    twins = [c for c in others_by_rank(candidates, source.node) if plan.sealed[c.node].digest == digest]
+    first = plan.sealed[source.node]
+    twins = [c for c in others_by_rank(candidates, source.node) if _same(plan.sealed[c.node], first)]
     before = memory.slow.get(arena, {})
     plan = replace(plan, source=source)
     return cloned(owner, world, plan, held=held, twins=twins, accused=accused, before=before)
+
+
+def _same(one: ObservedArena, other: ObservedArena) -> bool:
+    """Equal bytes, and equal tensors in them."""
+    return (one.digest, one.layout_digest) == (other.digest, other.layout_digest)
 
 
 def _engines(agent: Agent, there: list[Pod], place: Place) -> int:
