@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flashboot_agent.core.errors import BadRequest, IdentityMismatch
 from flashboot_agent.core.identity import digest_of, require_equal
-from flashboot_agent.node import matching as matching_of_node
+from flashboot_agent.node import documents as node_documents
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.matching import Matching
 from flashboot_agent.node.store import ArenaStore
@@ -61,7 +61,7 @@ def documents(monkeypatch: pytest.MonkeyPatch) -> None:
             raise BadRequest("it is empty")
         return json.loads(layout)
 
-    monkeypatch.setattr(matching_of_node.documents, "identity_of", identity_of)
+    monkeypatch.setattr(node_documents, "identity_of", identity_of)
 
 
 @pytest.fixture
