@@ -17,6 +17,9 @@ from bench.rig.rack import Rack, dead
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 
 MBIT = 300.0
+"""Of one link that is measured alone."""
+MANY_MBIT = 100.0
+"""Of each link when there are many: all nodes share the CPUs of this machine, which shall not be what is measured."""
 SECURE = True
 """Clones to many go over TLS, as in a cluster."""
 MIB = 1 << 20
@@ -70,7 +73,7 @@ def _cpu_row(pairs: Pairs, what: str, nbytes: int) -> Row:
 
 def _many(outcome: Outcome, options: Options, nbytes: int, count: int, bound: float) -> None:
     with ExitStack() as stack:
-        links = stack.enter_context(Links(count + 1, MBIT))
+        links = stack.enter_context(Links(count + 1, MANY_MBIT))
         rack = stack.enter_context(Rack(links, nbytes, secure=SECURE))
         limit = stack.enter_context(between(links, nbytes, pair(options.logs / "certificates"), options.logs))
         pairs = paired({"C loop": limit, "flashboot": lambda: clone(rack, links)}, min(options.rounds, 3), say)
@@ -88,7 +91,7 @@ def _many(outcome: Outcome, options: Options, nbytes: int, count: int, bound: fl
 
 def _faults(outcome: Outcome, options: Options, nbytes: int, count: int) -> None:
     with ExitStack() as stack:
-        links = stack.enter_context(Links(count + 1, MBIT))
+        links = stack.enter_context(Links(count + 1, MANY_MBIT))
         rack = stack.enter_context(Rack(links, nbytes, secure=SECURE))
         contestants = {
             "no fault": lambda: clone(rack, links),
@@ -124,11 +127,11 @@ def _killed(rack: Rack, links: Links) -> Sample:
 def _slowed(rack: Rack, links: Links) -> Sample:
     """The first of the chain, so that everybody is below it."""
     node = rack.nodes[1]
-    links.set_rate(1, MBIT / 4)
+    links.set_rate(1, MANY_MBIT / 4)
     try:
         return clone(rack, links, slow=node)
     finally:
-        links.set_rate(1, MBIT)
+        links.set_rate(1, MANY_MBIT)
 
 
 def _over(pairs: Pairs, what: str, name: str, over: str, goal: Goal) -> Row:
