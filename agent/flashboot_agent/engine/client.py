@@ -96,12 +96,12 @@ class AgentClient:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def wait_allocated(self) -> int:
-        """Return once the arenas of all ranks of this pod have their memory, or once it is clear that this engine seeds.
+        """Return once the arenas of all ranks of this pod have their memory, or once this engine is told to seed.
 
         That is the memory-sampling rule: SGLang sizes its KV cache from the memory that is free before the load, the
         least that any rank finds, so the arenas' pages must be gone from it by then. Bytes are not waited for.
 
-        Returns the bytes of this rank's arena that are allocated by now; 0 when this engine seeds. Raises as `wait` does.
+        Returns the bytes of this rank's arena that are allocated by now; 0 for a seed. Raises as `wait` does.
         """
         message, descriptors = self._await_offer(until_allocated=True)
         self._held = (message, descriptors)
@@ -125,14 +125,22 @@ class AgentClient:
     def _await_offer(self, *, until_allocated: bool) -> tuple[FromAgent, list[int]]:
         patient = Patient(f"{self.who}: waiting for the arena")
         first_byte = time.monotonic() + self._deadlines.arena
-        moved_at, watermark = time.monotonic(), 0
+        heard_at = moved_at = time.monotonic()
+        watermark = 0
         while True:
             try:
                 message, descriptors = self._take(SILENCE_SECONDS)
             except (OSError, TornFrame) as error:
+                if time.monotonic() > heard_at + self._deadlines.connect:
+                    raise DeadlineExceeded(
+                        f"{self.who}: no word of the agent that makes sense within {self._deadlines.connect:.0f} s; "
+                        f"the last attempt ended with: {error}"
+                    ) from error
                 log.warning("%s: lost the agent while waiting for the arena (%s), asking again", self.who, error)
                 self.drop()
+                time.sleep(RETRY_SECONDS)
                 continue
+            heard_at = time.monotonic()
             if isinstance(message, Ready | Seed):
                 return message, descriptors
             close_all(descriptors)
