@@ -50,7 +50,7 @@ SEAMS: Final = tuple(
         ("observability.startup_time:build_engine_startup_time", "scheduler_startup_times, *, tokenizer_e2e", ()),
         ("managers.tokenizer_manager:TokenizerManager._set_engine_state_field", "self, name, value", ()),
         ("managers.tokenizer_manager:SignalHandler.sigterm_handler", "self, signum=, frame=", ()),
-        ("utils:kill_process_tree", "parent_pid, include_parent=, skip_pid=", ()),
+        ("utils:kill_process_tree", "parent_pid, include_parent=, skip_pid=, wait_timeout=", ()),
         # Building and loading models
         ("model_loader:loader", None, ()),
         ("model_loader.loader:BaseModelLoader", "load_config", ("preloaded_weights_bytes",)),
@@ -67,7 +67,7 @@ SEAMS: Final = tuple(
         ("models.qwen3_moe:Qwen3MoeSparseMoeBlock", None, ()),
         ("utils:LazyValue", "creator", ("value",)),
         ("configs.load_config:LoadFormat", None, ("AUTO", "PRIVATE")),
-        ("configs.load_config:LoadConfig", None, ("load_format", "model_loader_extra_config")),
+        ("configs.load_config:LoadConfig", None, ("load_format",)),
         # The published configuration
         *(
             (f"runtime_context:get_{name}", "", ())
@@ -97,9 +97,12 @@ SEAMS: Final = tuple(
         *(
             (f"{_RUNNER}.{name}", call, ())
             for name, call in (
-                ("update_weights_from_disk", None),
-                ("load_weights_from_distributed", None),
-                ("update_weights_from_tensor", None),
+                (
+                    "update_weights_from_disk",
+                    "self, model_path, load_format, weight_name_filter=, recapture_cuda_graph=",
+                ),
+                ("load_weights_from_distributed", "self, named_tensors"),
+                ("update_weights_from_tensor", "self, named_tensors, load_format="),
                 ("update_weights_from_ipc", "self, recv_req"),
                 ("begin_weight_update", "self"),
                 ("end_weight_update", "self, *, run_post_load"),
@@ -130,7 +133,7 @@ def problems(seams: Iterable[Seam]) -> Iterator[str]:
         try:
             found = reduce(getattr, name.split("."), _holder(module, name))
         except (ImportError, AttributeError) as error:
-            yield f"{seam.target}: {type(error).__name__}: {error}"
+            yield f"{seam.target} is not there ({error})"
             continue
         if seam.call is not None and (shape := shape_of(found)) != seam.call:
             yield f"{seam.target} takes ({shape}), known is ({seam.call})"

@@ -42,11 +42,9 @@ def _found(tensors: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _plain(given: Any) -> Any:
-    """Another tensor over the same memory: without the class and the gradients of a parameter, and free to be moved."""
+    """Another object over the same memory, free to be moved. A parameter, since that is what nobody writes to."""
     import torch
 
-    if given.layout != torch.strided or given.is_quantized:
-        return given  # to be refused by the plan, in its words
-    with torch.no_grad():
-        tensor = torch.empty(0, dtype=given.dtype, device=given.device)
-        return tensor.set_(given.untyped_storage(), given.storage_offset(), given.size(), given.stride())
+    if given.layout != torch.strided:
+        return given  # the plan refuses it
+    return torch.nn.Parameter(given.detach().as_subclass(torch.Tensor), requires_grad=False)
