@@ -133,9 +133,9 @@ def linear(name: str, out: int, into: int) -> Tensor:
     return Tensor(name, (out, into), 2.0 * into**-0.5)
 
 
-def mlp(prefix: str, hidden: int, width: int, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> (
-    Iterator[Tensor]
-):
+def mlp(
+    prefix: str, hidden: int, width: int, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+) -> Iterator[Tensor]:
     for part in names[:2]:
         yield linear(f"{prefix}.{part}.weight", width, hidden)
     yield linear(f"{prefix}.{names[2]}.weight", hidden, width)

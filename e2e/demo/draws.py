@@ -30,11 +30,14 @@ def drawn(tensor: Tensor, seed: int) -> bytes:
     bits = np.random.PCG64([seed, zlib.crc32(tensor.name.encode())]).random_raw(-(-count // 4))
     halves = np.ascontiguousarray(bits.astype("<u8")).view("<i2")[:count]
     if tensor.dtype == "F8_E4M3":
-        return (halves.view("<u2") & np.uint16(0xBF)).astype(np.uint8).tobytes()  # under 2, and never the pattern of NaN
+        return (
+            (halves.view("<u2") & np.uint16(0xBF)).astype(np.uint8).tobytes()
+        )  # under 2, and never the pattern of NaN
     if tensor.draw == "below":
         return (halves.view("<u2") % np.uint16(tensor.scale)).astype("<i4").tobytes()
     if tensor.draw == "powers":
-        return np.exp2(np.floor(np.log2(tensor.scale)) - (halves & 3)).astype("<f4").tobytes()
+        exponents = np.floor(np.log2(tensor.scale)) - (halves & 3).astype(np.float64)
+        return bytes(np.exp2(exponents).astype("<f4").tobytes())
     values = halves.astype(np.float32) * np.float32(tensor.scale / 32768.0)
     if tensor.draw == "positive":
         values = np.abs(values) + np.float32(tensor.scale / 32768.0)

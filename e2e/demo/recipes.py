@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from demo.architectures import SHAPES, Arch, Shape, Size, Tensor, config, tensors
-from demo.deepseek import V3_TINY, V4_TINY, DeepseekShape, deepseek_config, v3_tensors, v4_tensors
+from demo.deepseek import V3_TINY, V4_TINY, DeepseekArch, DeepseekShape, deepseek_config, v3_tensors, v4_tensors
 
 ALL_SHAPES: Final[dict[tuple[Arch, Size], Shape]] = {
     **SHAPES,
@@ -37,12 +37,12 @@ def recipe(arch: Arch, size: Size, *, tied: bool | None = None, fp8: Fp8 | None 
         shape = _in_blocks(shape)
     if tied is not None:
         shape = replace(shape, tied=tied)
-    if arch == "deepseek_v3" or arch == "deepseek_v4":
-        assert isinstance(shape, DeepseekShape)
+    if isinstance(shape, DeepseekShape):
         if shape.tied:
             raise ValueError(f"{arch} is never tied")
-        made = deepseek_config(arch, shape)
-        wanted = list(v3_tensors(shape) if arch == "deepseek_v3" else v4_tensors(shape))
+        which: DeepseekArch = "deepseek_v3" if arch == "deepseek_v3" else "deepseek_v4"
+        made = deepseek_config(which, shape)
+        wanted = list(v3_tensors(shape) if which == "deepseek_v3" else v4_tensors(shape))
     else:
         made = config(arch, shape)
         wanted = list(tensors(arch, shape))

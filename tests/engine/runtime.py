@@ -6,20 +6,56 @@ The same order as in SGLang's own scheduler: arguments, publication, communicato
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo.architectures import Arch
+from demo.recipes import Fp8
 
-ARCHITECTURES: tuple[Arch, ...] = ("qwen3_moe", "qwen2", "llama")
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny checkpoint; its name is the key in CASES."""
+
+    arch: Arch
+    tied: bool | None = None
+    fp8: Fp8 | None = None
+
+
+CASES: dict[str, Case] = {
+    "llama": Case("llama"),
+    "llama_tied": Case("llama", tied=True),
+    "qwen2": Case("qwen2"),
+    "qwen2_untied": Case("qwen2", tied=False),
+    "qwen3": Case("qwen3"),
+    "qwen3_untied": Case("qwen3", tied=False),
+    "qwen3_moe": Case("qwen3_moe"),
+    "deepseek_v3": Case("deepseek_v3"),
+    "deepseek_v4": Case("deepseek_v4"),
+}
+"""Every model that an engine may carry."""
+
+QUANTISED: dict[str, Case] = {
+    "qwen3_fp8": Case("qwen3", fp8="float"),
+    "qwen3_fp8_ue8m0": Case("qwen3", fp8="ue8m0"),
+    "deepseek_v3_fp8": Case("deepseek_v3", fp8="float"),
+}
+"""Refused by an engine; the loader's part is tested all the same."""
 
 _started: list[bool] = []
+_published: list[Any] = []
 
 
-def publish(folder: Path, socket_path: Path | None = None, **arguments: Any) -> Any:
+def published() -> Any:
+    """The ServerArgs that were published last."""
+    return _published[-1]
+
+
+def publish(folder: Path, socket_path: Path | None = None, *, world_rank: int = 0, **arguments: Any) -> Any:
     """Publish the configuration of an engine for `folder` (ours, when a socket is given); returns its ModelConfig."""
     from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank
+    from sglang.srt.runtime_context import SpawnRanks, publish
     from sglang.srt.server_args import ServerArgs
 
     if socket_path is not None:
@@ -38,8 +74,8 @@ def publish(folder: Path, socket_path: Path | None = None, **arguments: Any) -> 
         **arguments,
     )
     server_args.resolve_once()
-    ranks = SpawnRanks(world_rank=spawn_world_rank(server_args, tp_rank=0, pp_rank=0), gpu_id=0)
-    publish(server_args, role="scheduler", ranks=ranks)
+    _published[:] = [server_args]
+    publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=world_rank, gpu_id=0))
     _start_groups(server_args)
     return ModelConfig(model_path=str(folder), dtype="bfloat16")
 
@@ -65,6 +101,15 @@ def _start_groups(server_args: Any) -> None:
     initialize_dp_attention(server_args)
 
 
+def _sample_memory(model_config: Any) -> None:
+    """Before a load, as a ModelRunner does, with our hook around it."""
+    from types import SimpleNamespace
+
+    from flashboot_agent.engine.session import before_memory_sample
+
+    before_memory_sample(lambda runner: None, SimpleNamespace(model_config=model_config, draft_model_idx=None))
+
+
 def load(model_config: Any) -> tuple[Any, Any]:
     """Loader and model, by way of SGLang's factory."""
     from sglang.srt.configs.device_config import DeviceConfig
@@ -75,5 +120,6 @@ def load(model_config: Any) -> tuple[Any, Any]:
     config = LoadConfig(
         load_format=get_model().load_format, model_loader_extra_config=get_model().model_loader_extra_config, tp_rank=0
     )
+    _sample_memory(model_config)
     chosen = loader.get_model_loader(config, model_config)
     return chosen, chosen.load_model(model_config=model_config, device_config=DeviceConfig("cpu", 0))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from demo import checkpoint
 from demo.architectures import SHAPES, config, tensors
+from demo.recipes import recipe
 from flashboot_agent.core.checkpoint import check_config, check_weights
-from tests.engine.runtime import ARCHITECTURES
+from tests.engine.runtime import CASES, QUANTISED
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -29,33 +31,40 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_ones(
     assert differing == {f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_files_are_sound_and_complete(arch: str, checkpoints: dict[str, Path]) -> None:
+@pytest.mark.parametrize("name", CASES | QUANTISED)
+def test_files_are_sound_and_complete(name: str, checkpoints: dict[str, Path]) -> None:
     import torch
     from safetensors.torch import load_file
 
-    folder = checkpoints[arch]
-    assert check_config(folder)["model_type"] == arch
+    folder, case = checkpoints[name], (CASES | QUANTISED)[name]
+    made = recipe(case.arch, "tiny", tied=case.tied, fp8=case.fp8)
+    types = {"BF16": torch.bfloat16, "F32": torch.float32, "I32": torch.int32, "F8_E4M3": torch.float8_e4m3fn}
+    wanted = {tensor.name: (types[tensor.dtype], tensor.shape) for tensor in made.tensors}
+    assert check_config(folder)["model_type"] == case.arch
     weights = check_weights(folder)
     index = json.loads((folder / checkpoint.INDEX).read_text())
     assert weights.tensors == len(index["weight_map"])
     assert weights.data_bytes == index["metadata"]["total_size"]
     for file in weights.files:
-        for name, tensor in load_file(folder / file).items():
-            assert tensor.dtype == torch.bfloat16, name
-            assert torch.isfinite(tensor).all(), name
+        for place, tensor in load_file(folder / file).items():
+            assert (tensor.dtype, tuple(tensor.shape)) == wanted.pop(place), place
+            assert torch.isfinite(tensor.float()).all(), place
+    assert not wanted
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_transformers_knows_every_tensor(arch: str, checkpoints: dict[str, Path]) -> None:
+@pytest.mark.parametrize("name", [name for name in CASES if name != "deepseek_v4"])
+def test_transformers_knows_every_tensor(name: str, checkpoints: dict[str, Path]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoints[arch]))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoints[name]))
+    case = CASES[name]
     expected = sum(parameter.numel() for parameter in model.parameters())
-    stored = check_weights(checkpoints[arch]).data_bytes // 2
-    assert stored == expected
+    biases = [buffer for place, buffer in model.named_buffers() if place.endswith("e_score_correction_bias")]
+    expected += sum(buffer.numel() for buffer in biases)
+    stored = recipe(case.arch, "tiny", tied=case.tied).tensors
+    assert sum(math.prod(tensor.shape) for tensor in stored) == expected
 
 
 def test_the_tokenizer_gives_back_any_text(checkpoints: dict[str, Path]) -> None:

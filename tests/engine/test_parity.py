@@ -1,126 +1,89 @@
-"""Seed = plain SGLang = attach: by place, shape, stride, dtype, class, bytes, marks and ties, all inside the arena."""
+"""Seed = plain SGLang = attach: by place, shape, stride, dtype, class, bytes, marks and ties, and where they lie.
+
+What comes out for every model stands in docs/compatibility.md; the last test compares that file.
+"""
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flashboot_agent.engine import session, walk
+from flashboot_agent.engine import marks, walk
 from flashboot_agent.wire import attach as wire
-from tests.engine import peer as peers
-from tests.engine import runtime
-from tests.engine.runtime import ARCHITECTURES
+from flashboot_agent.wire.control import Place
+from tests.engine import compatibility, tokens, trios
+from tests.engine.runtime import CASES
+from tests.engine.trios import Trio
+
+rows: dict[str, compatibility.Row] = {}
 
 
-@dataclass
-class Trio:
-    plain: Any
-    seeded: Any
-    attached: Any
-    seed_loader: Any
-    attach_loader: Any
-    peer: peers.Peer
-    rope_before: dict[Any, Any]
-    rope_after: dict[Any, Any]
+@pytest.fixture(scope="module")
+def runner(checkpoints: dict[str, Path], hooked: None) -> Any:
+    return tokens.runner_for(checkpoints["qwen3_moe"])
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def trio(
-    request: pytest.FixtureRequest, checkpoints: dict[str, Path], hooked: None, tmp_path_factory: Any
-) -> Iterator[Trio]:
-    from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
-
-    folder = checkpoints[request.param]
-    path = Path("/tmp") / f"fb-{tmp_path_factory.mktemp('s').name}-{request.param}.sock"
-    peer = peers.Peer(path)
-    _ROPE_DICT.clear()  # else models of this process would share rotary modules
-    _, plain = runtime.load(runtime.publish(folder))
-    _ROPE_DICT.clear()
-    config = runtime.publish(folder, path)
-    settings = session.published_settings()
-    assert settings is not None
-    seed_loader, seeded = runtime.load(config)
-    peer.wait_for(wire.Attached)
-    session.forget(settings)
-    before = dict(_ROPE_DICT)
-    attach_loader, attached = runtime.load(config)
-    yield Trio(plain, seeded, attached, seed_loader, attach_loader, peer, before, dict(_ROPE_DICT))
-    session.forget(settings)
-    peer.close()
+@contextmanager
+def measured(name: str, checkpoints: dict[str, Path], runner: Any) -> Iterator[Trio]:
+    folder = Path(tempfile.mkdtemp(prefix="fb-"))
+    with trios.three(checkpoints[name], folder / "agent.sock") as made:
+        rows[name] = compatibility.row(made, runner)
+        yield made
+    shutil.rmtree(folder)
 
 
-def facts(found: walk.Found) -> tuple[Any, ...]:
-    tensor = found.tensor
-    return (
-        *(found.module, found.attribute, found.kind),
-        *(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad),
-        type(tensor),
-        sorted(vars(tensor)) if found.kind == "parameter" else None,
-    )
+@pytest.fixture(scope="module", params=CASES)
+def trio(request: pytest.FixtureRequest, checkpoints: dict[str, Path], runner: Any) -> Iterator[Trio]:
+    with measured(request.param, checkpoints, runner) as made:
+        yield made
 
 
-def as_bytes(tensor: Any) -> bytes:
-    import torch
-
-    return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
-
-
-def test_all_three_hold_the_same_tensors(trio: Trio) -> None:
-    plain, seeded, attached = (list(walk.tensors(model)) for model in (trio.plain, trio.seeded, trio.attached))
-    assert len(plain) > 10
-    assert [facts(item) for item in plain] == [facts(item) for item in seeded] == [facts(item) for item in attached]
-    for one, two, three in zip(plain, seeded, attached, strict=True):
-        assert as_bytes(one.tensor) == as_bytes(two.tensor) == as_bytes(three.tensor), str(one)
+def test_the_seed_is_what_plain_sglang_is(trio: Trio) -> None:
+    assert len(list(walk.tensors(trio.plain))) > 10
+    assert trios.differences(trio.plain, trio.seeded, trio.layout) == []
 
 
-def test_ties_are_the_same_objects(trio: Trio) -> None:
-    def shape_of_ties(model: Any) -> list[list[str]]:
-        names: dict[int, list[str]] = {}
-        for item in walk.tensors(model):
-            names.setdefault(id(item.tensor), []).append(str(item))
-        return sorted(names.values())
-
-    ties = shape_of_ties(trio.plain)
-    assert ties == shape_of_ties(trio.seeded) == shape_of_ties(trio.attached)
-    if "Qwen2" in type(trio.plain).__name__:
-        assert ["lm_head.weight", "model.embed_tokens.weight"] in [sorted(tie) for tie in ties]
-
-
-def test_modules_carry_the_same_marks(trio: Trio) -> None:
-    plain = walk.marks(trio.plain)
-    assert plain == walk.marks(trio.seeded)
-    assert plain == walk.marks(trio.attached)
+def test_the_attached_model_is_what_plain_sglang_is(trio: Trio) -> None:
+    assert trios.differences(trio.plain, trio.attached, trio.layout) == []
     assert not trio.attached.training
 
 
-def test_every_tensor_lies_in_the_arena_and_none_on_meta(trio: Trio) -> None:
-    for model in (trio.seeded, trio.attached):
-        found = list(walk.tensors(model))
-        begin = found[0].tensor.untyped_storage().data_ptr()
-        for item in found:
-            assert not item.tensor.is_meta, str(item)
-            assert item.tensor.untyped_storage().data_ptr() == begin, str(item)
-            assert item.tensor.untyped_storage().nbytes() == trio.peer.nbytes
+def test_greedy_tokens_are_the_same_where_there_is_a_forward_pass(trio: Trio) -> None:
+    row = rows[trio.name]
+    assert row.tokens == ("no forward pass on a CPU" if row.cls in compatibility.NO_FORWARD else "equal")
+
+
+def test_ties_are_the_same_objects(trio: Trio) -> None:
+    embedding = ["lm_head.weight", "model.embed_tokens.weight"]
+    assert (embedding in [sorted(tie) for tie in trios.ties(trio.attached)]) == trio.plain.config.tie_word_embeddings
 
 
 def test_the_arena_is_mapped_read_only(trio: Trio) -> None:
-    begin = next(walk.tensors(trio.attached)).tensor.untyped_storage().data_ptr()
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    begin = trio.attached.model.norm.weight.untyped_storage().data_ptr()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    for line in maps:
         first, last = (int(part, 16) for part in line.split()[0].split("-"))
         if first <= begin < last:
             assert line.split()[1] == "r--s", line
             break
     else:
         pytest.fail(f"{begin:x} is not mapped")
-    writable = [
-        line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:arena" in line and " rw" in line
-    ]
-    assert writable == []
+    assert [line for line in maps if "memfd:arena" in line and " rw" in line] == []
+
+
+def test_seed_and_attached_model_map_the_arena_once_each(trio: Trio) -> None:
+    """The mapping through which the seed looked before the seal is gone."""
+    memory = trio.peer.arena(Place()).memory
+    assert memory is not None
+    inode = str(os.fstat(memory).st_ino)
+    assert sum(line.split()[4] == inode for line in Path("/proc/self/maps").read_text().splitlines()) == 2
 
 
 def test_preloaded_bytes_are_the_arena_for_an_attached_engine_only(trio: Trio) -> None:
@@ -136,11 +99,19 @@ def test_the_processes_rotary_cache_is_left_alone(trio: Trio) -> None:
 def test_the_layout_is_deterministic_and_carries_the_identity(trio: Trio) -> None:
     from flashboot_agent.engine.plan import plan
 
-    assert trio.peer.layout is not None
-    layout = json.loads(trio.peer.layout)
-    again = plan(walk.tensors(trio.plain), layout["identity"], layout["scalars"]).layout
-    assert again.to_json() == trio.peer.layout
-    assert layout["identity"]["architecture"] == type(trio.plain).__name__
+    layout = trio.layout
+    left = (layout.scalars, layout.structure, layout.deleted)
+    again = plan(walk.tensors(trio.plain), layout.identity, *left).layout
+    assert again == layout
+    assert layout.identity["architecture"] == type(trio.plain).__name__
+
+
+def test_what_the_load_stamps_is_carried(trio: Trio) -> None:
+    """Each mark of the layout is one of the attached model: as_loaded applied it, or it was so by construction."""
+    there = marks.marks(trio.attached)
+    for name, stamped in trio.layout.scalars.items():
+        for attribute, value in stamped.items():
+            assert marks.same(there[name][attribute], value), (name, attribute)
 
 
 def test_the_agent_heard_both_engines(trio: Trio) -> None:
@@ -150,3 +121,10 @@ def test_the_agent_heard_both_engines(trio: Trio) -> None:
     assert kinds.index(wire.Allocate) < kinds.index(wire.Commit)
     first, second = (message.identity for message in trio.peer.seen if isinstance(message, wire.Hello))
     assert first == second
+
+
+def test_the_table_is_the_one_in_the_documentation(checkpoints: dict[str, Path], runner: Any) -> None:
+    for name in CASES.keys() - rows.keys():
+        with measured(name, checkpoints, runner):
+            pass
+    compatibility.compare(compatibility.document(rows, checkpoints["llama"]))

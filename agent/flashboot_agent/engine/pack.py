@@ -1,11 +1,11 @@
 """Move the storages of a loaded model into an arena, one after the other, without a moment in which a byte is nowhere.
 
 Each shared storage is copied to its place, its tensors are set over that place, and with the last of them the memory it
-came from is freed: beside the arena, which is reserved as a whole, the model's own memory only shrinks. The tensors look
-through a read-only mapping that forbids no seal. Storages that stay private are copied and left alone.
+came from is freed: beside the arena, which is reserved as a whole, the model's own memory only shrinks. The tensors
+look through a read-only mapping that forbids no seal. Storages that stay private are copied and left alone.
 
-Holds always: after an error at any point the model is complete, partly here and partly in the arena, which lives as long
-as it is mapped; the same call with a new descriptor moves everything on to there.
+Holds always: after an error at any point the model is complete, partly here and partly in the arena, which lives as
+long as it is mapped; the same call with a new descriptor moves everything on to there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Seed: load as SGLang always does, move the result into an arena, and go on from there like every attaching engine.
 
-The model is complete at every moment: each storage's bytes lie in the model's own memory, or in an arena that this process
-maps. Whatever breaks before the seal (the agent restarts, the commit is refused) loses nothing; the agent is asked again
-and its answer decides. docs/design/0010 says why it is done so.
+The model is complete at every moment: each storage's bytes lie in the model's own memory, or in an arena that this
+process maps. Whatever breaks before the seal (the agent restarts, the commit is refused) loses nothing; the agent is
+asked again and its answer decides. docs/design/0010 says why it is done so.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine import marks, remake, walk
 from flashboot_agent.engine.plan import READ_ONLY_BUFFERS
-from flashboot_agent.wire.layout import Layout, Scalar
+from flashboot_agent.wire.layout import Layout
 
 
 def build(model_config: Any, load_config: Any) -> Any:
@@ -118,8 +118,8 @@ def _drop_tables(model: Any) -> None:
 
 @contextmanager
 def _tables_kept() -> Iterator[None]:
-    """SGLang shares rotary modules and tables through caches of the process: ours on the meta device must not stay there,
-    and a real one must not come from there."""
+    """SGLang shares rotary modules and tables through caches of the process: ours on the meta device must not stay
+    there, and a real one must not come from there."""
     from sglang.kernels.ops.attention.dsv4.rope import precompute_freqs_cis
     from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
 

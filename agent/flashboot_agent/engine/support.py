@@ -13,9 +13,24 @@ from flashboot_agent.core.errors import UnsupportedEngine, UnsupportedModel
 SGLANG_VERSION: Final = "0.5.23"
 """The one version whose seams the contract tests hold."""
 
-ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3MoeForCausalLM"})
+ARCHITECTURES: Final = frozenset(
+    {
+        *("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
+        *("DeepseekV3ForCausalLM", "DeepseekV4ForCausalLM"),
+    }
+)
 
-_PARALLEL: Final = ("tp_size", "pp_size", "dp_size", "ep_size", "attn_dp_size", "attn_cp_size", "moe_dp_size")
+_NOT_YET_PARALLEL: Final = ("pp_size", "dp_size", "attn_dp_size", "attn_cp_size", "moe_dp_size", "nnodes")
+"""Sizes that must be 1: engines of several ranks of these kinds were not compared with plain SGLang's yet. Those of
+tensor and expert parallelism were (tests/engine/test_ranks.py)."""
+
+_MOVES_EXPERTS: Final = "moves experts between ranks while the engine serves, which writes into weights"
+_WHY: Final = {
+    **dict.fromkeys(("--enable-eplb", "--ep-num-redundant-experts", "--init-expert-location"), _MOVES_EXPERTS),
+    "--elastic-ep-backend": _MOVES_EXPERTS,
+    "--checkpoint-engine-wait-weights-before-ready": "waits for weights that are written from outside",
+}
+"""Where a reason helps: what the flag does that can't be with FlashBoot."""
 
 
 def require_version(found: str) -> None:
@@ -39,9 +54,18 @@ def _require_model(model_config: Any) -> None:
     names = list(model_config.hf_config.architectures or [])
     if not names or names[0] not in ARCHITECTURES:
         raise UnsupportedModel(f"architecture {names}: FlashBoot carries {', '.join(sorted(ARCHITECTURES))} so far")
-    config_says = getattr(model_config.hf_config, "quantization_config", None)
-    if model_config.quantization is not None or config_says:
-        method = model_config.quantization or dict(config_says or {}).get("quant_method")
+    _require_plain_weights(model_config)
+
+
+def _require_plain_weights(model_config: Any) -> None:
+    says = dict(getattr(model_config.hf_config, "quantization_config", None) or {})
+    method = model_config.quantization or says.get("quant_method", "unnamed" if says else None)
+    if method == "fp8" and says.get("weight_block_size"):
+        raise UnsupportedModel(
+            "quantisation fp8 in blocks: on a CPU SGLang takes it only with the AMX kernels of a compiled sgl_kernel, "
+            "which repack every weight; that layout is not proven, and FlashBoot carries engines on the CPU only so far"
+        )
+    if method is not None:
         raise UnsupportedModel(f"quantisation {method}: FlashBoot carries unquantised weights only so far")
 
 
@@ -52,13 +76,14 @@ def _require_features() -> None:
     if device != "cpu":
         raise UnsupportedEngine(f"device {device}: this version carries arenas in host memory, for engines on the CPU")
     parallel, run = get_parallel(), get_exec()
-    wide = {name: getattr(parallel, name) for name in _PARALLEL if getattr(parallel, name) != 1}
+    wide = {name: getattr(parallel, name) for name in _NOT_YET_PARALLEL if getattr(parallel, name) != 1}
     if wide:
-        raise UnsupportedModel(f"{wide}: FlashBoot carries one rank per replica so far")
+        raise UnsupportedModel(f"{wide}: these sizes must be 1 with FlashBoot so far")
     standing_in_the_way = {
         "--startup-weight-load-mode": get_model().startup_weight_load_mode != "serial",
         "--weight-cache-mode": get_model().weight_cache_mode != "off",
         "--custom-weight-loader": bool(get_model().custom_weight_loader),
+        "--checkpoint-engine-wait-weights-before-ready": get_model().checkpoint_engine_wait_weights_before_ready,
         "--speculative-algorithm": get_spec().speculative_algorithm is not None,
         "--enable-lora": bool(get_lora().enable_lora or get_lora().lora_paths),
         "--enable-memory-saver": run.features.enable_memory_saver,
@@ -74,6 +99,5 @@ def _require_features() -> None:
     }
     flags = [flag for flag, is_set in standing_in_the_way.items() if is_set]
     if flags:
-        raise UnsupportedModel(
-            f"{', '.join(flags)}: not together with FlashBoot so far (weights are shared, read-only)"
-        )
+        words = "; ".join(f"{flag}: {_WHY.get(flag, 'not together with FlashBoot so far')}" for flag in flags)
+        raise UnsupportedModel(f"{words} (weights are shared, read-only)")
