@@ -55,8 +55,8 @@ class Settings:
     """Reading a layout document out of the plug-in's descriptor."""
 
     commit_seconds: float = 60.0
-    """FLASHBOOT_COMMIT_SECONDS: from giving a seed its memory to its commit, beside the time for the bytes at 100 MiB/s;
-    then it is cut off and its half arena dropped, so that another pod may seed."""
+    """FLASHBOOT_COMMIT_SECONDS: from giving a seed its memory to its commit, beside the time for the bytes at 100
+    MiB/s; then it is cut off and its half arena dropped, so that another pod may seed."""
 
     mismatch_seconds: float = 30.0
     """FLASHBOOT_MISMATCH_SECONDS: an engine of another identity than its arena's waits so long for the operator to name
