@@ -49,6 +49,8 @@ class Server:
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks))),
+            # Where NVIDIA's library is installed, SGLang would use it between ranks on CPUs, too, and fail.
+            "SGLANG_NCCL_SO_PATH": "none",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +14,9 @@ import pytest
 
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Place
+from flashboot_operator.core.ranks import places_of_pod
 from tests.engine import peer as peers
-from tests.engine.servers import Server, install_entry_point
+from tests.engine.servers import ROOT, START_SECONDS, Server, install_entry_point
 from tests.engine.test_server import PROMPTS, flags
 
 RANKS = [Place(tp=0), Place(tp=1)]
@@ -30,11 +35,10 @@ def servers() -> Iterator[list[Server]]:
 def test_two_ranks_seed_and_attach_and_none_measures_memory_before_all_have_theirs(
     checkpoints: dict[str, Path], servers: list[Server], socket_path: Path, tmp_path: Path
 ) -> None:
-    """Tensor parallel attention, expert parallel experts."""
     plugin = install_entry_point(tmp_path / "site")
     peer = peers.Peer(socket_path)
     checkpoint = checkpoints["qwen3_moe"]
-    wide = ("--tp-size", "2", "--ep-size", "2")
+    wide = ("--tp-size", "2")
     plain = Server(checkpoint, tmp_path, *wide, plugin=plugin, ranks=2)
     seed = Server(checkpoint, tmp_path, *wide, *flags(socket_path), plugin=plugin, ranks=2)
     servers += [plain, seed]
@@ -47,7 +51,6 @@ def test_two_ranks_seed_and_attach_and_none_measures_memory_before_all_have_thei
     one, two = (peer.arena(place) for place in RANKS)
     assert one.nbytes > 0
     assert (one.identity["tp_rank"], two.identity["tp_rank"]) == ("0", "1")
-    assert (one.identity["moe_ep_rank"], two.identity["moe_ep_rank"]) == ("0", "1")
     plain.stop()
     seed.stop()
 
@@ -66,3 +69,25 @@ def test_two_ranks_seed_and_attach_and_none_measures_memory_before_all_have_thei
     assert attached.log.read_text(errors="replace").count(MEASURED) == 2
     assert {prompt: attached.tokens(prompt) for prompt in PROMPTS} == expected
     peer.close()
+
+
+def test_what_every_rank_holds_is_bit_equal_to_what_plain_sglang_loads(
+    checkpoints: dict[str, Path], socket_path: Path, tmp_path: Path
+) -> None:
+    """Seeded and attached, rank by rank, for every way to cut a model; where a CPU cannot compute, it can load."""
+    from tests.engine.rank_loads import CUTS
+
+    command = [sys.executable, "-m", "tests.engine.rank_loads", str(checkpoints["qwen3_moe"]), str(socket_path), *CUTS]
+    paths = [ROOT, *(ROOT / part for part in ("agent", "e2e", "e2e/engine_stub"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == CUTS.keys()
+    for cut, ranks in found.items():
+        sizes = CUTS[cut]
+        places = {str(place) for place in places_of_pod(tensor=sizes["tp_size"], pipeline=sizes.get("pp_size", 1))}
+        assert ranks.keys() == places, cut
+        assert {rank: told["differences"] for rank, told in ranks.items()} == dict.fromkeys(places, []), cut
+        assert len({told["digest"] for told in ranks.values()}) == len(places), f"{cut}: each has bytes of its own"
+        assert len({json.dumps(told["ranks"]) for told in ranks.values()}) == len(places), cut

@@ -41,7 +41,7 @@ def all_ranks(size: dict[str, int]) -> list[tuple[Place, tuple[int, ...]]]:
     """Every process of a replica: its place, and all ranks that decide what it holds."""
     attn_tp = size["tp"] // size["attn_dp"] // size["attn_cp"]
     moe_tp = size["tp"] // size["moe_dp"] // size["moe_ep"]
-    found = []
+    found: list[tuple[Place, tuple[int, ...]]] = []
     for draft in range(size["drafts"] + 1):
         for _copy in range(size["dp"]):
             for pp in range(size["pp"]):

@@ -9,9 +9,8 @@ import pytest
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import ObservedArena, ObservedPod, Place, Problem
 from flashboot_operator.api.modelreplica import Group, Spec
-from flashboot_operator.core.conditions import Trouble
 from flashboot_operator.core.expected import engine_hash, expected_identity
-from flashboot_operator.core.facts import World
+from flashboot_operator.core.facts import Trouble, World
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.progress import line_of
 from flashboot_operator.core.replica import plan_replica
@@ -37,11 +36,11 @@ def rank(place: Place, state: str = "sealed", **facts: Any) -> ObservedArena:
         spec(**TP2), template_hash=owner(**TP2).template_hash or "", gpu_product="cpu", architecture="amd64"
     )
     digest = f"xxh3:{place.tp:016x}" if state == "sealed" else None
-    facts = {"expected_identity": expected, "place": place, "digest": digest} | facts
-    return arena(state, name=name_of(place), **facts)
+    known: dict[str, Any] = {"expected_identity": expected, "place": place, "digest": digest, "name": name_of(place)}
+    return arena(state, **known | facts)
 
 
-def asking(name: str, **phases: str) -> ObservedPod:
+def asking(name: str, **phases: Any) -> ObservedPod:
     """Its ranks have said which identity they want."""
     made = seen(name, **phases)
     said = {"hello_at": NOW, "identity": IDENTITY}
@@ -142,7 +141,7 @@ def test_a_replica_is_ready_when_all_of_its_ranks_are_attached() -> None:
     assert (done["lastClone"]["replicas"], done["lastClone"]["bytes"]) == (1, 2 * SIZE)
     assert done["domains"][0]["residentReplicas"] == 1
     other = rank(TWO, digest="xxh3:" + "f" * 16)
-    changed = world(attached("attached").pods, [agent("n1", arenas=[rank(ONE), other])])
+    changed = world(list(attached("attached").pods), [agent("n1", arenas=[rank(ONE), other])])
     assert status(changed)["weights"]["digest"] != done["weights"]["digest"], "of the bytes of all ranks"
 
 
