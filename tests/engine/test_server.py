@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from flashboot_agent.wire import attach as wire
 from tests.engine import peer as peers
-from tests.engine.servers import Server, install_entry_point
+from tests.engine.servers import Server, Stream, install_entry_point
 
 PROMPTS = ("The agent copies", "A distant star", "Every node waits for the mountain")
 SHARD = "model-00002-of-00002.safetensors"
@@ -50,7 +51,7 @@ def test_seed_and_attached_engine_answer_like_plain_sglang(
     checkpoint = checkpoints["qwen3_moe"]
     model = tmp_path / "model"
     plain = Server(checkpoint, tmp_path, plugin=plugin)
-    seed = Server(model, tmp_path, *flags(socket_path), plugin=plugin)
+    seed = Server(model, tmp_path, *flags(socket_path), plugin=plugin, grace=24)
     servers += [plain, seed]
 
     # The folder is missing, then a shard ends early, then all is right; the engine lives through it.
@@ -76,7 +77,7 @@ def test_seed_and_attached_engine_answer_like_plain_sglang(
 
     # Without weight files on its disk the second engine can have its weights from the arena only.
     shutil.copytree(checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors*"))
-    attached = Server(tmp_path / "bare", tmp_path, *flags(socket_path), plugin=plugin)
+    attached = Server(tmp_path / "bare", tmp_path, *flags(socket_path), plugin=plugin, grace=120)
     unhooked = Server(checkpoint, tmp_path, *flags(socket_path), plugin=None)
     servers += [attached, unhooked]
     peer.wait_for(wire.Attached, 2, seconds=300)
@@ -85,11 +86,15 @@ def test_seed_and_attached_engine_answer_like_plain_sglang(
 
     late_writers_are_refused(attached, checkpoint)
     assert attached.tokens(PROMPTS[0]) == expected[PROMPTS[0]]
+    the_agent_was_told_the_startup_times(peer, attached)
 
     # SGLang without the plug-in, with the same flags: it ends, and loads nothing.
     assert unhooked.wait_end() != 0
     assert "private_model_loader" in unhooked.log.read_text()
     assert "Load weight end" not in unhooked.log.read_text()
+
+    engines_end_within_their_grace_period(attached, seed)
+    assert peer.memory is not None  # the arena stays with the agent
     peer.close()
 
 
@@ -104,3 +109,40 @@ def late_writers_are_refused(server: Server, checkpoint: Path) -> None:
         status, answer = server.call("POST", path, body)
         assert status == 400, (path, status, answer)
         assert "shared and read-only" in json.dumps(answer), (path, answer)
+
+
+def the_agent_was_told_the_startup_times(peer: peers.Peer, server: Server) -> None:
+    """By both engines, of themselves; the same figures as SGLang's own of /server_info."""
+    peer.wait_for(wire.Started, 2, seconds=60)
+    told = [message.times for message in peer.seen if isinstance(message, wire.Started)]
+    status, info = server.call("GET", "/server_info")
+    assert status == 200
+    seconds = info["startup_time"]
+    (mine,) = [times for times in told if times.tokenizer_milliseconds == round(seconds["tokenizer_e2e"] * 1000)]
+    assert mine.load_weight_milliseconds == round(seconds["load_weight"] * 1000)
+    assert mine.scheduler_milliseconds == round(seconds["scheduler_e2e"] * 1000)
+    assert mine.api_ready_milliseconds is not None
+    assert mine.load_weight_milliseconds < mine.scheduler_milliseconds < mine.tokenizer_milliseconds
+    assert mine.tokenizer_milliseconds < mine.api_ready_milliseconds < 600_000
+
+
+def engines_end_within_their_grace_period(patient: Server, hasty: Server) -> None:
+    """One lets its request run to its end; the other has work for longer than its 24 s, and aborts what is left."""
+    short = Stream(patient, PROMPTS[0], 300)
+    long = Stream(hasty, PROMPTS[0], 1800, copies=10)
+    asked = patient.terminate(), hasty.terminate()
+    for server in (patient, hasty):
+        deadline = time.monotonic() + 30
+        while server.call("GET", "/ready")[0] != 503:  # the signal takes a moment
+            assert time.monotonic() < deadline, server.tail()
+        body = {"text": "one more", "sampling_params": {"max_new_tokens": 1}}
+        status, answer = server.call("POST", "/generate", body)
+        assert (status, answer["error"]["code"]) == (503, 503), answer
+    assert short.to_the_end() == [(300, "length")]
+    ends = long.to_the_end()
+    assert "abort" in {why for _, why in ends}, ends
+    assert any(tokens for tokens, _ in ends)
+    assert (patient.wait_end(), hasty.wait_end()) == (0, 0)
+    assert time.monotonic() - asked[1] < 24 + 10  # and what a busy test machine may add
+    assert "aborting" in hasty.log.read_text()
+    assert "aborting" not in patient.log.read_text()
