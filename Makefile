@@ -38,15 +38,20 @@ demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, an
 
 .PHONY: test
 test: lint generated native setup ## everything that CI runs, end-to-end tests last; native-checks beside them
-	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	mkdir -p build; setsid nice -n 10 $(MAKE) native-checks > build/native-checks.log 2>&1 & checks=$$!
 	trap 'kill -- -$$checks 2> /dev/null || true' EXIT
-	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
+	$(MAKE) test-engine
+	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	model=$$($(SETUP) path example-model)
 	export FLASHBOOT_ENGINE_PYTHON=$$engine FLASHBOOT_EXAMPLE_MODEL=$$model
 	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
 	wait $$checks || { cat build/native-checks.log; exit 1; }
 	tail -n 3 build/native-checks.log
+
+.PHONY: test-engine
+test-engine: native ## the plug-in inside the real SGLang: models, identity, ranks, refusals (FLASHBOOT_WRITE_DOCS=1 writes docs/compatibility.md)
+	engine=$(ENGINE)
+	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
 
 .PHONY: test-fast
 test-fast: native ## unit, property and component tests but those on a real API server or with torch
