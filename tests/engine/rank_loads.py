@@ -106,11 +106,10 @@ def one_rank(folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, 
 def main(folder: Path, socket_path: Path, cuts: list[str]) -> None:
     import sglang.srt.managers.scheduler  # noqa: F401
 
-    from flashboot_agent.engine import plugin, support
+    from flashboot_agent.engine import plugin
 
     plugin.install(plugin.scheduler_hooks())
     runtime._started.append(True)
-    support._NOT_YET_PARALLEL = ()  # type: ignore[misc] # that is what is tried here
     found: dict[str, dict[str, Any]] = {}
     for cut in cuts:
         sizes = CUTS[cut]

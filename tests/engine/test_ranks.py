@@ -88,6 +88,6 @@ def test_what_every_rank_holds_is_bit_equal_to_what_plain_sglang_loads(
         sizes = CUTS[cut]
         places = {str(place) for place in places_of_pod(tensor=sizes["tp_size"], pipeline=sizes.get("pp_size", 1))}
         assert ranks.keys() == places, cut
-        assert {rank: told["differences"] for rank, told in ranks.items()} == dict.fromkeys(places, []), cut
+        assert not [each for told in ranks.values() for each in told["differences"]], cut
         assert len({told["digest"] for told in ranks.values()}) == len(places), f"{cut}: each has bytes of its own"
         assert len({json.dumps(told["ranks"]) for told in ranks.values()}) == len(places), cut

@@ -20,9 +20,9 @@ ARCHITECTURES: Final = frozenset(
     }
 )
 
-_NOT_YET_PARALLEL: Final = ("pp_size", "dp_size", "attn_dp_size", "attn_cp_size", "moe_dp_size", "nnodes")
-"""Sizes that must be 1: engines of several ranks of these kinds were not compared with plain SGLang's yet. Those of
-tensor and expert parallelism were (tests/engine/test_ranks.py)."""
+_NOT_YET_PARALLEL: Final = ("dp_size", "nnodes", "dcp_size", "dwdp_size")
+"""Sizes that must be 1: copies of a model side by side, engines over several pods and two more were not tried. What each
+rank of TP, PP, EP, CP, DP attention and MoE-DP holds was compared with plain SGLang's (tests/engine/test_ranks.py)."""
 
 _MOVES_EXPERTS: Final = "moves experts between ranks while the engine serves, which writes into weights"
 _WHY: Final = {
