@@ -75,20 +75,33 @@ def matching(clock: Clock) -> Matching:
 
 
 def test_an_arena_whose_identity_nobody_knows_yet_is_no_mismatch(matching: Matching) -> None:
-    assert matching.mismatch(arena()) is None
-    assert matching.mismatch(arena(MINE)) is None
+    assert matching.mismatch(None, None) is None
+    assert matching.mismatch(None, WANTED) is None
+    assert matching.mismatch(arena(), WANTED) is None
+    assert matching.mismatch(arena(MINE), WANTED) is None
     assert not matching.differed
 
 
 def test_a_mismatch_names_every_field_with_both_values(matching: Matching) -> None:
-    found = matching.mismatch(arena(OTHER))
+    found = matching.mismatch(arena(OTHER), WANTED)
     assert "arg.x: engine '1', arena a has none; dtype: engine 'bfloat16', arena a 'float8'" in str(found)
     assert matching.differed
 
 
+def test_an_arena_that_is_not_here_yet_is_waited_for_a_little(matching: Matching, clock: Clock) -> None:
+    """Its documents come before its bytes, and only they can name the fields."""
+    wanted = WANTED.model_copy(update={"identity": digest_of(OTHER)})
+    assert matching.mismatch(None, wanted) is None
+    assert matching.differed
+    clock.now += 2
+    assert digest_of(OTHER) in str(matching.mismatch(None, wanted))
+    assert "dtype" in str(matching.mismatch(arena(OTHER), wanted))
+    assert matching.mismatch(arena(MINE), wanted) is None
+
+
 def test_a_document_without_an_identity_is_a_mismatch_too(matching: Matching) -> None:
     broken = arena(OTHER, meta=SimpleNamespace(layout=b""))
-    assert "another's" in str(matching.mismatch(broken))
+    assert "another's" in str(matching.mismatch(broken, WANTED))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +127,12 @@ def test_a_twin_of_other_bytes_is_none_when_the_operator_says_which(matching: Ma
 
 
 def test_it_is_refused_when_the_operator_says_so_or_says_nothing_for_too_long(matching: Matching, clock: Clock) -> None:
-    matching.mismatch(arena(OTHER))
+    matching.mismatch(arena(OTHER), WANTED)
     assert "names no other arena" in str(matching.refused(POD, None))
     assert matching.refused(POD, WANTED) is None
     assert "onMismatch" in str(matching.refused(POD, WANTED.model_copy(update={"refused": [POD]})))
     clock.now += 29
-    matching.mismatch(arena(OTHER))
+    matching.mismatch(arena(OTHER), WANTED)
     assert matching.refused(POD, WANTED) is None
     clock.now += 1
     assert "within 30 s" in str(matching.refused(POD, WANTED))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flashboot_agent.core.identity import arena_id, digest_of
-from flashboot_agent.wire.control import ObservedPod, Place
+from flashboot_agent.wire.control import ObservedPod, Place, Problem
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Pod, World
 from flashboot_operator.core.learned import Kinds, kinds_of, remembered
@@ -50,11 +50,14 @@ def plans(facts: World, who: Owner | None = None, memory: Memory | None = None) 
     return {plan.expected: plan for plan in plan_replica(who or owner(), facts, memory or Memory())}
 
 
-def mismatched(*more: ObservedPod) -> World:
-    """n1 holds OTHER, p2 on n2 asks for MINE."""
+MISMATCH = Problem(reason="IdentityMismatch", message="dtype: engine 'float8', arena a 'bfloat16'")
+
+
+def mismatched(told: Problem | None = MISMATCH) -> World:
+    """n1 holds OTHER, p2 on n2 asks for MINE, and its agent has named what differs."""
     pods = [pod("p1", "n1"), pod("p2", "n2", at=1)]
     first = asked("p1", OTHER, "attached", arena=ARENA)
-    return world(pods, [resident("n1", OTHER, first), agent("n2", pods=[asked("p2"), *more])])
+    return world(pods, [resident("n1", OTHER, first), agent("n2", pods=[asked("p2", problem=told)])])
 
 
 # Which set ------------------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ def test_what_is_being_seeded_counts_as_held_under_what_its_engine_asked_for() -
     first = asked("p1", OTHER, "seeding", arena=ARENA)
     facts = world(
         [pod("p1", "n1"), pod("p2", "n2")],
-        [agent("n1", arenas=[seeding], pods=[first]), agent("n2", pods=[asked("p2")])],
+        [agent("n1", arenas=[seeding], pods=[first]), agent("n2", pods=[asked("p2", problem=MISMATCH)])],
     )
     assert key_of("p1", facts, owner(**LOADS)) == EXPECTED
     assert key_of("p2", facts, owner(**LOADS)) == OWN
@@ -97,6 +100,23 @@ def test_what_is_being_seeded_counts_as_held_under_what_its_engine_asked_for() -
 def test_on_a_mismatch_the_policy_decides() -> None:
     assert key_of("p2", mismatched()) == EXPECTED
     assert key_of("p2", mismatched(), owner(**LOADS)) == OWN
+
+
+def test_a_template_that_shares_the_arenas_of_an_older_one_is_held_to_them() -> None:
+    """Nothing is held under the new template's own identity, but it was learned what its pods ask for."""
+    first = asked("p1", OTHER, "attached", arena=ARENA)
+    pods = [pod("p1", "n1", hash=NEW_HASH), pod("p2", "n2", at=1, hash=NEW_HASH)]
+    facts = world(pods, [resident("n1", OTHER, first), agent("n2", pods=[asked("p2", at=1, problem=MISMATCH)])])
+    assert key_of("p2", facts) == EXPECTED
+    assert plans(facts)[EXPECTED].wanted["n2"].refused == [uid("p2")]
+    assert key_of("p2", facts, owner(**LOADS)) == digest_of({"expected": NEW_EXPECTED, "identity": MINE})
+
+
+def test_nothing_is_loaded_before_the_agent_has_told_what_differs() -> None:
+    other = Problem(reason="CloneFailed", message="n1 does not answer")
+    for said in (None, other):
+        assert key_of("p2", mismatched(said), owner(**LOADS)) == EXPECTED
+        assert plans(mismatched(said), owner(**LOADS))[EXPECTED].wanted["n2"].refused == []
 
 
 def test_with_load_from_checkpoint_it_seeds_a_set_of_its_own_and_nobody_elses_changes() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from flashboot_agent.core.errors import FlashBootError, IdentityMismatch
 from flashboot_agent.core.identity import digest_of, require_equal
@@ -16,6 +17,9 @@ from flashboot_agent.node import documents
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.wire.control import Place, WantedArena
+
+DOCUMENTS_SECONDS: Final = 2.0
+"""For the documents of an arena whose identity the operator knows; they come before its bytes."""
 
 
 class Matching:
@@ -48,16 +52,25 @@ class Matching:
                 return arena
         return None
 
-    def mismatch(self, arena: Arena) -> IdentityMismatch | None:
-        """Why this engine may not have this arena; None when it may, or while nobody knows."""
-        identity = arena.record.identity
+    def mismatch(self, arena: Arena | None, wanted: WantedArena | None) -> IdentityMismatch | None:
+        """Why this engine may not have `arena`, the one that is wanted, as far as it is here; None when it may, or
+        while nobody knows. Without its documents the fields can't be named, and they are waited for a little."""
+        known = arena.record.identity if arena is not None else None
+        identity = known or (wanted.identity if wanted is not None else None)
         if identity in (None, self.identity):
             return None
-        if self._found is None or self._found[:2] != (arena.name, identity):
-            self._found = (arena.name, identity, self._compare(arena))
-        if self._found[2] is not None and self._since is None:
+        if self._since is None:
             self._since = self._clock()
-        return self._found[2]
+        if arena is not None and known is not None:
+            if self._found is None or self._found[:2] != (arena.name, known):
+                self._found = (arena.name, known, self._compare(arena))
+            return self._found[2]
+        if wanted is None or self._clock() - self._since < DOCUMENTS_SECONDS:
+            return None
+        return IdentityMismatch(
+            f"the engine asks for the identity {self.identity}, {wanted.arena} has {identity}; which fields differ is "
+            "in the arena's documents, and they are not here"
+        )
 
     def refused(self, uid: str, wanted: WantedArena | None) -> str | None:
         """After a mismatch: why nothing else comes, None while something may."""

@@ -323,9 +323,11 @@ class Session:
         wanted = self._wanted()
         name = wanted.arena if wanted else self._rank.told.arena if self._rank else None
         arena = self._node.store.get(name) if name else None
-        if wanted is not None and (arena is None or arena.state != "sealed" or self._matching.mismatch(arena)):
-            arena = self._matching.twin(self._node.store, wanted) or arena
-        if arena is not None and (mismatch := self._matching.mismatch(arena)) is not None:
+        mismatch = self._matching.mismatch(arena, wanted)
+        if wanted is not None and (mismatch or arena is None or arena.state != "sealed"):
+            twin = self._matching.twin(self._node.store, wanted)
+            arena, mismatch = (twin, None) if twin is not None else (arena, mismatch)
+        if mismatch is not None:
             why = "its engine has another arena" if self._hello.attached else None
             why = why or self._matching.refused(self._pod.uid, wanted)
             self._differs = IdentityMismatch(f"{mismatch}; {why or 'the operator looks for an arena of this identity'}")

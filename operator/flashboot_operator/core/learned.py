@@ -4,8 +4,9 @@ Replicas share a set of arenas (one per rank), named by a key. Before its engine
 replicas like it had last, else its own expected identity. Once its first rank has asked, what it asked for decides:
 
     a set of exactly this identity is held       that one, whatever its key: it is cloned, nothing is loaded
-    nothing is held under its expected identity  its expected identity: it may seed
+    nothing is held under the key that it has    that key: it may seed
     something else is held under it              `Fail`: refused. `LoadFromCheckpoint`: a set of its own, which it seeds
+                                                 once its agent has told what differs
 
 Only the first rank decides, since all ranks of a replica follow from the same settings; another one that asks for
 something else than its set holds is refused. Pure. Nothing here can give an engine wrong bytes, the agent compares.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from flashboot_agent.core.identity import digest_of
@@ -64,23 +64,22 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
             replicas.setdefault((expected_of(owner, pod.hash, node), pod.replica or pod.uid), []).append(pod)
     asked = {replica: rank for replica, pods in replicas.items() if (rank := _asked(world, pods, first)) is not None}
     keys: dict[str, str] = {}
-    chosen: dict[str, list[tuple[datetime, str, str]]] = {}
-    for replica, rank in asked.items():
+    newest = {expected: key for expected, key in learned.items() if key in held}
+    by_node: dict[tuple[str, str], str] = {}
+    for replica, rank in sorted(asked.items(), key=lambda item: (item[1].hello_at, item[0])):
         expected, pods = replica[0], replicas[replica]
-        attached = _attached(world, pods, first)
-        key = _decide(owner, expected, rank.identity or "", attached=attached, held=held, first=first)
+        home = newest.get(expected, expected)
+        key = _decide(owner, expected, rank, home=home, attached=_attached(world, pods, first), held=held, first=first)
+        newest[expected] = key
         keys |= {pod.uid: key for pod in pods}
-        assert rank.hello_at is not None
-        chosen.setdefault(expected, []).append((rank.hello_at, key, pods[0].node or ""))
-    known = {expected: key for expected, key in learned.items() if key in held}
-    newest = {expected: max(found)[1] for expected, found in chosen.items()}
+        by_node |= {(expected, pod.node or ""): key for pod in pods}
     for replica, pods in replicas.items():
         if replica not in asked:
-            near = [each for each in chosen.get(replica[0], ()) if any(each[2] == pod.node for pod in pods)]
-            guess = max(near)[1] if near else newest.get(replica[0]) or known.get(replica[0]) or replica[0]
+            near = next((by_node[place] for pod in pods if (place := (replica[0], pod.node or "")) in by_node), None)
+            guess = near or newest.get(replica[0]) or replica[0]
             keys |= {pod.uid: _attached(world, pods, first) or guess for pod in pods}
     heard = frozenset(pod.uid for replica in asked for pod in replicas[replica])
-    return Kinds(keys, heard, {e: k for e, k in {**known, **newest}.items() if e != k}, held, _products(owner, world))
+    return Kinds(keys, heard, {e: k for e, k in newest.items() if e != k}, held, _products(owner, world))
 
 
 def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -94,10 +93,11 @@ def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any
     return found
 
 
-def with_refusals(plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
+def with_refusals(owner: Owner, plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
     """The plan, its nodes told which of their pods ask for something else than this arena and get nothing else."""
     there = kinds.held.get(plan.expected, {}).get(plan.place)
-    if not there:
+    undecided = owner.spec.transfer.on_mismatch != "Fail" and plan.place == owner.all_places[0]
+    if not there or undecided:
         return plan
     refused: dict[str, list[str]] = {}
     for pod in plan.pods:
@@ -111,16 +111,20 @@ def with_refusals(plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
     return replace(plan, wanted=wanted)
 
 
-def _decide(owner: Owner, expected: str, identity: str, *, attached: str | None, held: Held, first: Place) -> str:
-    fitting = [key for key, places in held.items() if identity in places.get(first, ())]
-    for key in (attached, expected):
+def _decide(
+    owner: Owner, expected: str, asked: ObservedRank, *, home: str, attached: str | None, held: Held, first: Place
+) -> str:
+    """Key of the set of a replica whose first rank has asked. home: what it was given until then."""
+    fitting = [key for key, places in held.items() if asked.identity in places.get(first, ())]
+    for key in (attached, home, expected):
         if key in fitting:
             return str(key)
     if fitting:
         return min(fitting)
-    if owner.spec.transfer.on_mismatch == "Fail" or not held.get(expected, {}).get(first):
-        return expected
-    return digest_of({"expected": expected, "identity": identity})
+    told = asked.problem is not None and asked.problem.reason == "IdentityMismatch"
+    if owner.spec.transfer.on_mismatch == "Fail" or not told or not held.get(home, {}).get(first):
+        return home
+    return digest_of({"expected": expected, "identity": asked.identity})
 
 
 def _held(owner: Owner, world: World) -> Held:

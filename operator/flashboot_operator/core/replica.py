@@ -58,7 +58,7 @@ def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None
     ]
     whole = [plans for plans in podless if all(p.source for p in plans)]
     kept = _worth_keeping(owner, world, kinds.learned, bool(used), whole)
-    plans = [with_refusals(plan, world, kinds) for plans in (*used, *kept) for plan in plans]
+    plans = [with_refusals(owner, plan, world, kinds) for plans in (*used, *kept) for plan in plans]
     return sorted(plans, key=lambda p: (-len(p.pods), p.expected, in_order(p.place)))
 
 
