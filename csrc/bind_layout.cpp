@@ -2,6 +2,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <string>
@@ -107,16 +108,11 @@ nb::dict by_name(const LayoutTable& table, const nb::list& tensors) {
   if (tensors.size() != table.tensors().size()) {
     throw nb::value_error("by_name wants an object for every tensor");
   }
-  const std::vector<std::string> paths = table.paths();
   nb::dict result;
-  std::string name;
+  LayoutTable::NameBuffer buffer;
   for (const LayoutTable::Binding& binding : table.bindings()) {
-    name = paths[binding.module];
-    if (binding.module != 0) {
-      name += '.';
-    }
-    name += table.name(binding.attribute);
-    if (PyDict_SetItem(result.ptr(), text(name).ptr(), PyList_GET_ITEM(tensors.ptr(), binding.tensor)) != 0) {
+    const nb::object name = text(table.full_name(binding, buffer));
+    if (PyDict_SetItem(result.ptr(), name.ptr(), PyList_GET_ITEM(tensors.ptr(), binding.tensor)) != 0) {
       throw nb::python_error();
     }
   }
@@ -124,6 +120,10 @@ nb::dict by_name(const LayoutTable& table, const nb::list& tensors) {
     throw Malformed("two places of tensors read the same as names, such as a.b and c beside a and b.c");
   }
   return result;
+}
+
+bool all_in_place(const LayoutTable& table) {
+  return std::ranges::all_of(table.tensors(), [&](const auto& tensor) { return table.in_place(tensor); });
 }
 
 TorchShims::Handle handle_in(nb::handle capsule) {
@@ -137,10 +137,9 @@ TorchShims::Handle handle_in(nb::handle capsule) {
   return handle;
 }
 
-nb::list make_views(const TorchShims& torch, const LayoutTable& table, const nb::list& bases,
-                    const std::vector<bool>& in_place) {
-  if (bases.size() != kLayoutDtypes.size() || in_place.size() != kLayoutStorageKinds) {
-    throw nb::value_error("make_views wants a base per dtype and a flag per kind of storage");
+nb::list make_views(const TorchShims& torch, const LayoutTable& table, const nb::list& bases) {
+  if (bases.size() != kLayoutDtypes.size()) {
+    throw nb::value_error("make_views wants a base per dtype");
   }
   std::vector<TorchShims::Handle> base_of;
   for (const nb::handle base : bases) {
@@ -153,10 +152,9 @@ nb::list make_views(const TorchShims& torch, const LayoutTable& table, const nb:
     views.reserve(table.tensors().size());
     for (const LayoutTable::Tensor& tensor : table.tensors()) {
       const LayoutTable::Form& form = table.forms()[tensor.form];
-      const LayoutTable::Storage& storage = table.storages()[tensor.storage];
       const std::uint64_t elements = table.byte_offset(tensor) / kLayoutDtypes[form.dtype].bytes;
-      views.push_back({in_place[storage.kind] && storage.bytes != 0 ? base_of[form.dtype] : nullptr, table.sizes(form),
-                       table.strides(form), static_cast<std::int64_t>(elements)});
+      views.push_back({table.in_place(tensor) ? base_of[form.dtype] : nullptr, table.sizes(form), table.strides(form),
+                       static_cast<std::int64_t>(elements)});
     }
     made = torch.make(views);
   }
@@ -191,6 +189,7 @@ void bind_layout(nb::module_& module) {
   nb::class_<LayoutTable>(module, "LayoutTable")
       .def("__init__", &make_table, nb::arg("body"), nb::arg("segment_ends"), nb::arg("attribute_sets"))
       .def_prop_ro("module_count", [](const LayoutTable& table) { return table.modules().size() + 1; })
+      .def_prop_ro("all_in_place", &all_in_place)
       .def("modules", &modules_of)
       .def("storages", &storages_of)
       .def("forms", &forms_of)
@@ -199,7 +198,7 @@ void bind_layout(nb::module_& module) {
       .def("by_name", &by_name, nb::arg("tensors"));
   nb::class_<TorchShims>(module, "TorchShims")
       .def(nb::init<const std::string&>(), nb::arg("library"))
-      .def("make_views", &make_views, nb::arg("table"), nb::arg("bases"), nb::arg("in_place"));
+      .def("make_views", &make_views, nb::arg("table"), nb::arg("bases"));
 }
 
 }  // namespace flashboot

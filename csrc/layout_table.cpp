@@ -1,6 +1,7 @@
 #include "layout_table.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -15,6 +16,9 @@ constexpr std::uint64_t kMostElements = kLayoutMostBytes;  // no element is smal
 
 // The later of two entries with the same key; none when all keys differ.
 std::optional<std::size_t> repeated(const std::vector<std::uint64_t>& keys) {
+  if (std::ranges::adjacent_find(keys, std::ranges::greater_equal()) == keys.end()) {
+    return std::nullopt;  // rising, as bindings of a model are
+  }
   std::vector<std::uint64_t> sorted(keys);
   std::ranges::sort(sorted);
   const auto twice = std::ranges::adjacent_find(sorted);
@@ -235,6 +239,20 @@ std::vector<std::string> LayoutTable::paths() const {
     result.push_back(std::move(path));
   }
   return result;
+}
+
+std::string_view LayoutTable::full_name(const Binding& binding, NameBuffer& buffer) const noexcept {
+  std::size_t begin = buffer.size();
+  const auto put = [&](std::string_view part) {
+    begin -= part.size();  // a path and a name have kLayoutMostText each, as read_modules and read_names made sure
+    part.copy(buffer.data() + begin, part.size());
+  };
+  put(name(binding.attribute));
+  for (std::uint32_t module = binding.module; module != 0; module = modules_[module - 1].parent) {
+    put(".");
+    put(name(modules_[module - 1].name));
+  }
+  return {buffer.data() + begin, buffer.size() - begin};
 }
 
 }  // namespace flashboot

@@ -55,6 +55,7 @@ inline constexpr std::uint64_t kLayoutMostBytes = std::uint64_t{1} << 50;  // of
 inline constexpr std::size_t kLayoutMostText = 1024;  // bytes of a name, and of a module's path
 inline constexpr std::size_t kLayoutMostDims = 32;
 inline constexpr std::size_t kLayoutStorageKinds = 3;
+inline constexpr std::uint32_t kLayoutShared = 0;  // the kind of a storage that engines view where it lies
 inline constexpr std::size_t kLayoutBindingKinds = 4;
 inline constexpr std::uint64_t kLayoutParameter = 0;  // the kind of a binding that wants a parameter
 
@@ -111,8 +112,15 @@ class LayoutTable {
   [[nodiscard]] std::uint64_t byte_offset(const Tensor& tensor) const noexcept {
     return storages_[tensor.storage].offset + tensor.offset * kLayoutDtypes[forms_[tensor.form].dtype].bytes;
   }
+  // Whether the tensor looks at the arena's own bytes: it has some, and they are shared.
+  [[nodiscard]] bool in_place(const Tensor& tensor) const noexcept {
+    return storages_[tensor.storage].kind == kLayoutShared && storages_[tensor.storage].bytes != 0;
+  }
   // Of every module, the root first: names from the root on, with dots between them.
   [[nodiscard]] std::vector<std::string> paths() const;
+  // Path of the module, a dot unless that is the root, and the attribute; valid until the next call with this buffer.
+  using NameBuffer = std::array<char, 2 * kLayoutMostText + 1>;
+  [[nodiscard]] std::string_view full_name(const Binding& binding, NameBuffer& buffer) const noexcept;
 
  private:
   void read_names(ColumnReader& reader, std::uint64_t count);

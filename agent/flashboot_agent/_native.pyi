@@ -343,6 +343,10 @@ class LayoutTable:
     def module_count(self) -> int:
         """With the root."""
 
+    @property
+    def all_in_place(self) -> bool:
+        """Whether every tensor has bytes, and they are the arena's own: on storages that are shared."""
+
     def modules(self) -> list[str]:
         """Paths, the root's first."""
 
@@ -367,10 +371,10 @@ class TorchShims:
     def __init__(self, library: str) -> None:
         """`library`: path of the libtorch_cpu.so that is loaded. Raises RuntimeError without it or a function."""
 
-    def make_views(self, table: LayoutTable, bases: list[object | None], in_place: list[bool]) -> list[object | None]:
+    def make_views(self, table: LayoutTable, bases: list[object | None]) -> list[object | None]:
         """Handles of new tensors, for torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, which must take all.
 
-        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. `in_place`: by kind, whether
-        storages are viewed where they lie; for tensors on others, and without bytes, there is None.
+        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. For tensors that are not over
+        the arena's own bytes (`all_in_place`) there is None.
 
         Raises RuntimeError; no handle is left then."""

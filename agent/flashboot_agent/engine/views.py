@@ -21,8 +21,6 @@ from flashboot_agent import _native
 from flashboot_agent.engine.log import log
 from flashboot_agent.wire.layout import Layout
 
-_IN_PLACE: Final = [True, False, False]
-"""By number of a storage's kind: shared, derived, runtime."""
 _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
@@ -31,7 +29,7 @@ def tensors_of(layout: Layout, base: Any) -> list[Any]:
     with collector_paused():
         shims = torch_shims()
         made = [None] * len(layout.tensors) if shims is None else _at_once(shims, layout, base)
-        if any(tensor is None for tensor in made):  # `in` would ask each tensor what it equals
+        if shims is None or not layout.table.all_in_place:
             _one_by_one(layout, base, made)
     return made
 
@@ -41,8 +39,8 @@ def by_name(layout: Layout, base: Any) -> dict[str, Any]:
 
     `base` as for `tensors_of`. Raises LayoutError when two names are the same.
     """
-    made = tensors_of(layout, base)
-    return layout.named(made)
+    with collector_paused():
+        return layout.named(tensors_of(layout, base))
 
 
 def place_of(name: str) -> tuple[str, str]:
@@ -78,7 +76,7 @@ def _at_once(shims: _native.TorchShims, layout: Layout, base: Any) -> list[Any]:
         typed = {dtype: whole.view(getattr(torch, dtype)) for dtype in used}
     handles = dict(zip(typed, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(typed.values())), strict=True))
     try:
-        made = shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES], _IN_PLACE)
+        made = shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES])
         return list(torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(made))
     finally:
         torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(handles.values()))  # and drop them
