@@ -18,7 +18,8 @@ from bench.kit.say import say
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.core.facts import Agent, Key, Node, Pod, World
-from flashboot_operator.core.replica import ArenaPlan, Memory, Owner, plan_replica
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
+from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.kube.queue import WorkQueue
 from flashboot_operator.reconcile.controller import REVISIT_S
 
@@ -127,5 +128,4 @@ class Operator:
             {p.arena: p.seed.uid for p in self._plans if p.seed},
             {p.arena: p.slow for p in self._plans if p.slow},
         )
-        wanted = {node: want for plan in self._plans for node, want in plan.wanted.items()}
-        self._fleet.want(self._key, wanted, sequence)
+        self._fleet.want(self._key, wanted_of(self._plans), sequence)

@@ -35,7 +35,7 @@ from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Node as NodeFacts
 from flashboot_operator.core.facts import Pod
-from flashboot_operator.core.replica import Owner
+from flashboot_operator.core.plan import Owner
 from tests.component.agents import REPLICA_UID, Node, eventually
 from tests.component.trust import Issuer
 
