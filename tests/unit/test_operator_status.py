@@ -10,7 +10,8 @@ from typing import Any
 from flashboot_agent.wire.control import Problem
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.facts import Trouble, World, pod_of
-from flashboot_operator.core.replica import Memory, Owner, plan_replica
+from flashboot_operator.core.plan import Memory, Owner
+from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status
 from tests.unit.operatorkit import NOW, SIZE, agent, arena, owner, pod, seen, world
 
