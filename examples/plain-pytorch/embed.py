@@ -51,7 +51,7 @@ class Embedder:
             vectors = self.model(
                 torch.tensor([each.ids for each in tokens]), torch.tensor([each.attention_mask for each in tokens])
             )
-        return vectors.tolist()  # type: ignore[no-any-return]
+        return vectors.tolist()
 
 
 class Handler(BaseHTTPRequestHandler):

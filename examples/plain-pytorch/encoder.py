@@ -21,7 +21,7 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
-        return self.LayerNorm(  # type: ignore[no-any-return]
+        return self.LayerNorm(
             self.word_embeddings(ids) + self.position_embeddings(positions) + self.token_type_embeddings.weight[0]
         )
 
