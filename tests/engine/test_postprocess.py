@@ -159,6 +159,31 @@ def test_a_parameter_of_a_class_that_nothing_here_has_is_refused() -> None:
         shadow.as_loaded(empty(), planned.layout)
 
 
+def test_metadata_that_is_no_scalar_or_on_no_parameter_is_refused_by_name() -> None:
+    def rows(layer: Layer) -> None:
+        layer.scale.rows = torch.ones(2)
+
+    _, planned = loaded(rows)
+    with pytest.raises(UnsupportedModel, match="left rows on the parameter scale"):
+        shadow.as_loaded(empty(), planned.layout)
+
+    def on_an_attribute(layer: Layer) -> None:
+        layer.w_kc = torch.ones(2)
+        layer.w_kc.format_ue8m0 = True
+
+    with pytest.raises(UnsupportedModel, match="w_kc carries format_ue8m0"):
+        loaded(on_an_attribute)
+
+
+def test_scalars_that_the_load_adds_to_a_parameter_travel() -> None:
+    def packed(layer: Layer) -> None:
+        layer.scale.is_shuffled = True
+
+    _, planned = loaded(packed)
+    model, _ = attached(planned)
+    assert model.scale.is_shuffled is True
+
+
 def test_marks_of_a_place_that_is_not_there_are_refused() -> None:
     _, planned = loaded()
     model = empty()

@@ -151,5 +151,7 @@ def _require_dense(item: Found) -> None:
         raise UnsupportedModel(f"{item} has no memory after the load (it is on the meta device)")
     if tensor.device.type != "cpu":
         raise UnsupportedModel(f"{item} lies on {tensor.device}; this version carries models in host memory only")
+    if not isinstance(tensor, torch.nn.Parameter) and vars(tensor):
+        raise UnsupportedModel(f"{item} carries {min(vars(tensor))}; only parameters may carry metadata")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise UnsupportedModel(f"{item} is no dense tensor ({tensor.layout}, quantised: {tensor.is_quantized})")

@@ -46,6 +46,7 @@ def as_loaded(model: Any, layout: Layout) -> None:
             if hasattr(holder, last):
                 delattr(holder, last)
     known: dict[str, type] | None = None
+    added: dict[tuple[str, str], set[str]] = {}
     for name, stamped in layout.scalars.items():
         for attribute, value in stamped.items():
             holder, last = _holder(modules, name, attribute)
@@ -60,13 +61,14 @@ def as_loaded(model: Any, layout: Layout) -> None:
                 setattr(holder, last, value)
             elif value.startswith("<parameter "):
                 known = known or {walk.class_name(type(each)): type(each) for each in model.parameters()}
-                _stand_in(holder, last, value, known, place)
+                added[name, attribute] = _stand_in(holder, last, value, known, place)
             elif value.startswith(("<buffer", "<attribute ")):
                 _clear(holder, last, keep="attribute" if value.startswith("<attribute ") else "buffer")
             elif not remake.remake(model, name, attribute, value):
                 raise UnsupportedModel(
                     f"the load left an object {value} at {place} of the seed's model; here is {now!r}"
                 )
+    _require_metadata(layout, {place: keys for place, keys in added.items() if keys})
 
 
 def _holder(modules: dict[str, Any], name: str, attribute: str) -> tuple[Any, str]:
@@ -76,8 +78,11 @@ def _holder(modules: dict[str, Any], name: str, attribute: str) -> tuple[Any, st
         raise UnsupportedModel(f"the seed's model has {name}.{attribute}, this one has no {error}") from error
 
 
-def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], place: str) -> None:
-    """A parameter without memory of the class that the mark names; what it carries comes from the one in its place."""
+def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], place: str) -> set[str]:
+    """A parameter without memory of the class that the mark names; what it carries comes from the one in its place.
+
+    Returns the names of what that one did not carry.
+    """
     import torch
 
     _, cls_name, wants_gradients, *carried = mark.strip("<>").split(" ")
@@ -90,6 +95,16 @@ def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], pl
     parameter.__dict__.update({key: held[key] for key in carried if key in held})
     _clear(module, attribute, keep="parameter")
     module._parameters[attribute] = parameter
+    return set(carried) - held.keys()
+
+
+def _require_metadata(layout: Layout, added: dict[tuple[str, str], set[str]]) -> None:
+    """What a load adds to parameters are scalars, and these are in the layout; anything else can't travel."""
+    for binding in layout.bindings if added else ():
+        lost = added.get((binding.module, binding.attribute), set()) - layout.tensors[binding.tensor].attributes.keys()
+        if lost:
+            place = f"{binding.module}.{binding.attribute}".removeprefix(".")
+            raise UnsupportedModel(f"the load left {min(lost)} on the parameter {place}; only scalars there can travel")
 
 
 def _clear(holder: Any, attribute: str, *, keep: Literal["parameter", "buffer", "attribute"]) -> None:
