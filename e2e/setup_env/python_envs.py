@@ -81,8 +81,9 @@ def ensure_example_model(cache: Cache) -> Path:
 
     def build(into: Path) -> None:
         uv = ensure_uv(cache)
-        step = ["--target", into / "site", "--python", sys.executable, "--no-deps", "--require-hashes", "-r", pins]
-        run([uv, "pip", "install", "-q", *step], env=_UV_ENV, log=into / LOG)
+        where: list[str | Path] = ["--target", into / "site", "--python", sys.executable]
+        what: list[str | Path] = ["--no-deps", "--require-hashes", "-r", pins]
+        run([uv, "pip", "install", "-q", *where, *what], env=_UV_ENV, log=into / LOG)
 
     return cache.entry("example-model", [pins], build, keep=1) / "site"
 

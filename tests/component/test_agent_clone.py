@@ -198,8 +198,9 @@ def test_another_identity_digest_or_layout_is_refused_before_the_first_byte(
     with b.engine(uid) as engine:
         coming, _ = engine.until(attach.Coming)
         assert "every parent" in coming.note
-    right = {"identity": digest_of(IDENTITY), "digest": DIGEST, "layout_digest": a.until_sealed().layout_digest}
-    assert None not in right.values()
+    digest = a.until_sealed().layout_digest
+    assert digest is not None
+    right = {"identity": digest_of(IDENTITY), "digest": DIGEST, "layout_digest": digest}
     b.want(wanted("clone", lanes=[Lane(parents=[a.peer])], pods=[uid], **right))
     assert b.until_sealed().problem is None  # put right, it goes on by itself
 

@@ -122,7 +122,7 @@ def test_an_application_builds_its_middleware_when_it_begins_to_serve() -> None:
         built.append(app)
         return draining.middleware_hook(FastAPI.build_middleware_stack, app)
 
-    application.build_middleware_stack = lambda: around(application)  # type: ignore[method-assign]
+    application.build_middleware_stack = lambda: around(application)
     draining.begun = True
     sent: list[Any] = []
 
@@ -130,6 +130,6 @@ def test_an_application_builds_its_middleware_when_it_begins_to_serve() -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/generate", "headers": [], "query_string": b""}
-    asyncio.run(application(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(application(scope, None, send))
     assert built == [application]
     assert sent[0]["status"] == 503

@@ -267,6 +267,11 @@ def test_every_field_that_there_may_be_is_caught_and_named(
 
 def test_an_identity_is_small(base: dict[str, str]) -> None:
     assert len(Hello(identity=base).to_json()) < MAX_MESSAGE // 8
+    most = base | {f"env.SGLANG_{number:04}": "x" * 90 for number in range(300)}
+    identity.require_small(most)
+    assert len(Hello(identity=most).to_json()) < MAX_MESSAGE
+    with pytest.raises(UnsupportedEngine, match="too many arguments and variables"):
+        identity.require_small(most | {f"env.SGLANG_X{number:04}": "x" * 90 for number in range(100)})
 
 
 def test_harmless_settings_give_the_same_identity(
@@ -274,7 +279,13 @@ def test_harmless_settings_give_the_same_identity(
 ) -> None:
     """Through SGLang's own resolution, which derives arguments from one another; the model's folder lies elsewhere."""
     monkeypatch.setenv("SGLANG_LOG_MS", "1")
-    harmless = {"host": "10.0.0.1", "port": 31000, "log_level": "error", "random_seed": 7, "enable_metrics": True}
+    harmless: dict[str, Any] = {
+        "host": "10.0.0.1",
+        "port": 31000,
+        "log_level": "error",
+        "random_seed": 7,
+        "enable_metrics": True,
+    }
     harmless |= {"mem_fraction_static": 0.4, "max_queued_requests": 9, "served_model_name": "else"}
     config = runtime.publish(shutil.copytree(checkpoints["llama"], tmp_path / "elsewhere"), **harmless)
     require_equal(identity.identity_of(SETTINGS, config), base, whose="one without them")

@@ -94,7 +94,7 @@ def test_seed_and_attached_engine_answer_like_plain_sglang(
     assert "Load weight end" not in unhooked.log.read_text()
 
     engines_end_within_their_grace_period(attached, seed)
-    assert peer.memory is not None  # the arena stays with the agent
+    assert all(arena.memory is not None for arena in peer.arenas.values())  # they stay with the agent
     peer.close()
 
 

@@ -82,7 +82,8 @@ class Request:
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0])
-            raise BadRequest(f"{'stall_seconds' if name == 'clone_timeout_seconds' else name}: {first['msg']}") from error
+            name = "stall_seconds" if name == "clone_timeout_seconds" else name
+            raise BadRequest(f"{name}: {first['msg']}") from error
         for key, value in self.identity.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise BadRequest(f"identity: {key!r}: {value!r}; names and values are strings")

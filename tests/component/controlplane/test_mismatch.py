@@ -88,7 +88,7 @@ async def test_a_template_that_changes_nothing_clones_and_one_that_does_is_refus
     await started(rig, a, replicas=3)
     changed = model_replica()["spec"]["template"]
     changed["spec"]["containers"][0]["args"] = ["--port", "30000", "--log-level", "error"]
-    before = (await rig.deployment("m"))["metadata"]["generation"]
+    before = int((await rig.deployment("m"))["metadata"]["generation"])
     await rig.merge(rig.path("m"), {"spec": {"template": changed}})
 
     async def applied() -> bool:
