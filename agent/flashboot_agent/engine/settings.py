@@ -50,7 +50,7 @@ class Deadlines:
     preflight: float = 600.0
     """For a broken checkpoint to be put right (FLASHBOOT_PREFLIGHT_SECONDS)."""
     grace: float = 30.0
-    """From SIGTERM to the end (FLASHBOOT_GRACE_SECONDS; the operator sets it to what kubelet grants; engine/drain.py)."""
+    """From SIGTERM to the end (FLASHBOOT_GRACE_SECONDS, by the operator: what kubelet grants); see engine/drain.py."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Deadlines:
