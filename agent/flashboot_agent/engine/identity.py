@@ -9,8 +9,10 @@ reason (arguments.py, variables.py). Everything else counts, whatever it means.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,9 +21,13 @@ from typing import Any, Final
 from flashboot_agent.core.errors import CheckpointMissing, UnsupportedEngine
 from flashboot_agent.engine import arguments, variables
 from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY, EngineSettings, extra_config_of
+from flashboot_agent.wire.attach import MAX_MESSAGE
 from flashboot_agent.wire.control import Place
 
 SCHEMA: Final = "2"
+
+MAX_BYTES: Final = MAX_MESSAGE // 2
+"""A usual identity has some 2 KiB."""
 
 MODEL: Final = ("architecture", "role", "dtype", "quantization", "quantization_config", "loader_extra_config")
 
@@ -51,7 +57,7 @@ def identity_of(settings: EngineSettings, model_config: Any) -> dict[str, str]:
 
     Raises:
         CheckpointMissing: config.json can't be read.
-        UnsupportedEngine: an argument has a value that can't be compared between engines.
+        UnsupportedEngine: an argument has a value that can't be compared between engines, or there are too many.
     """
     from sglang.srt.runtime_context import get_parallel
 
@@ -68,7 +74,18 @@ def identity_of(settings: EngineSettings, model_config: Any) -> dict[str, str]:
     found = {name: arguments.text_of(name, value) for name, value in fields.items()}
     found |= arguments.counted(*published())
     found |= variables.counted(os.environ, variables.declared())
+    require_small(found)
     return dict(sorted(found.items()))
+
+
+def require_small(identity: Mapping[str, str]) -> None:
+    """Raises UnsupportedEngine for an identity that does not fit into one message to the agent."""
+    nbytes = len(json.dumps(identity))
+    if nbytes > MAX_BYTES:
+        raise UnsupportedEngine(
+            f"the engine's identity has {nbytes} bytes, at most {MAX_BYTES} are carried: too many arguments and "
+            f"variables ({len(identity)}) are not at their defaults"
+        )
 
 
 def published() -> tuple[dict[str, Any], dict[str, Any]]:
