@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.engine import marks, remake
+from flashboot_agent.engine import marks, remake, walk
 from flashboot_agent.engine.plan import READ_ONLY_BUFFERS
 from tests.engine import runtime
 
@@ -41,7 +41,7 @@ def test_post_processing_is_the_second_half_of_what_the_seed_watches() -> None:
     text = source_of(loader.DefaultModelLoader.load_weights_and_postprocess)
     assert in_order(text, "load_weights_only(", "postprocess_weights(")
     assert 'getattr(module, "quant_method", None)' in source_of(loader._modules_with_quant_method)
-    assert "quant_method" in marks.METHODS
+    assert "quant_method" in walk.METHODS
 
 
 def test_a_second_load_would_not_be_harmless() -> None:

@@ -138,10 +138,10 @@ def test_what_the_load_made_is_derived_unless_it_is_a_view_of_shared_bytes() -> 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda layer: setattr(layer, "thing", Method()), "an object <.*Method> at thing"),
-        (lambda layer: layer.quant_method.sizes.append(1), r"object <.*list \[128, 128, 1\]> at quant_method.sizes"),
-        (lambda layer: layer.quant_method.cache.update(b=2), "at quant_method.cache"),
-        (lambda layer: setattr(layer, "quant_method", Config(layer.bias)), "an object <.*Config> at quant_method"),
+        (lambda layer: setattr(layer, "thing", Method()), "thing: .* an object <.*Method>"),
+        (lambda layer: layer.quant_method.sizes.append(1), r"quant_method.sizes: .* object <.*list \[128, 128, 1\]>"),
+        (lambda layer: layer.quant_method.cache.update(b=2), "quant_method.cache: "),
+        (lambda layer: setattr(layer, "quant_method", Config(layer.bias)), "quant_method: .* an object <.*Config>"),
     ],
 )
 def test_an_object_that_only_a_load_makes_is_refused_by_name(change: Any, says: str) -> None:
@@ -155,7 +155,7 @@ def test_a_parameter_of_a_class_that_nothing_here_has_is_refused() -> None:
         pass
 
     _, planned = loaded(lambda layer: layer.register_parameter("scale", Foreign(torch.ones(2))))
-    with pytest.raises(UnsupportedModel, match=r"parameter .*Foreign at scale"):
+    with pytest.raises(UnsupportedModel, match=r"scale: .* parameter .*Foreign"):
         shadow.as_loaded(empty(), planned.layout)
 
 
@@ -188,8 +188,25 @@ def test_marks_of_a_place_that_is_not_there_are_refused() -> None:
     _, planned = loaded()
     model = empty()
     del model.quant_method
-    with pytest.raises(UnsupportedModel, match=re.escape(".quant_method.block")):
+    with pytest.raises(UnsupportedModel, match=re.escape("quant_method.block: ")):
         shadow.as_loaded(model, planned.layout)
+
+
+@pytest.mark.parametrize(
+    ("scalars", "deleted", "says"),
+    [
+        ({"": {"training.y": 2}}, {}, "training.y: "),
+        ({"": {"weight": "<parameter >"}}, {}, "weight: "),
+        ({"": {"T_destination.__name__": "x"}}, {}, "T_destination.__name__: "),
+        ({}, {"": ["nothing.here"]}, "nothing.here: "),
+    ],
+)
+def test_a_layout_that_fits_no_model_is_refused_with_the_place(
+    scalars: dict[str, Any], deleted: dict[str, Any], says: str
+) -> None:
+    layout = plan(walk.tensors(Layer()), {}, scalars, None, deleted).layout
+    with pytest.raises(UnsupportedModel, match=re.escape(says)):
+        shadow.as_loaded(empty(), layout)
 
 
 # Moving into an arena ------------------------------------------------------------------------------------------

@@ -13,11 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from flashboot_agent.engine.walk import class_name, own
+from flashboot_agent.engine.walk import METHODS, class_name, own
 from flashboot_agent.wire.layout import BindingKind, Scalar
-
-METHODS: Final = ("quant_method", "scheme")
-"""Objects below modules whose fields are marks, too: SGLang's quantisation methods change themselves in a load."""
 
 _MAX_DEPTH: Final = 4
 

@@ -40,45 +40,46 @@ def as_loaded(model: Any, layout: Layout) -> None:
     Raises UnsupportedModel for an object that only a load can make.
     """
     modules = dict(model.named_modules())
-    for name, attributes in layout.deleted.items():
-        for attribute in attributes:
-            holder, last = _holder(modules, name, attribute)
+    known = {walk.class_name(type(each)): type(each) for each in model.parameters()}
+    added: dict[tuple[str, str], set[str]] = {}
+    for name, attribute in ((name, each) for name, gone in layout.deleted.items() for each in gone):
+        with _named(name, attribute):
+            holder, last = walk.holder(modules[name], attribute)
             if hasattr(holder, last):
                 delattr(holder, last)
-    known: dict[str, type] | None = None
-    added: dict[tuple[str, str], set[str]] = {}
-    for name, stamped in layout.scalars.items():
-        for attribute, value in stamped.items():
-            holder, last = _holder(modules, name, attribute)
+    for name, attribute, value in ((name, *each) for name, left in layout.scalars.items() for each in left.items()):
+        with _named(name, attribute):
+            holder, last = walk.holder(modules[name], attribute)
             now = marks.of(holder, last)
             if marks.same(now, value):
                 continue
-            place = f"{name}.{attribute}".removeprefix(".")
             if value is None:
                 setattr(holder, last, None)
             elif not isinstance(value, str) or not value.startswith("<"):
                 _clear(holder, last, keep="attribute")
                 setattr(holder, last, value)
             elif value.startswith("<parameter "):
-                known = known or {walk.class_name(type(each)): type(each) for each in model.parameters()}
-                added[name, attribute] = _stand_in(holder, last, value, known, place)
+                added[name, attribute] = _stand_in(holder, last, value, known)
             elif value.startswith(("<buffer", "<attribute ")):
                 _clear(holder, last, keep="attribute" if value.startswith("<attribute ") else "buffer")
             elif not remake.remake(model, name, attribute, value):
-                raise UnsupportedModel(
-                    f"the load left an object {value} at {place} of the seed's model; here is {now!r}"
-                )
+                raise UnsupportedModel(f"the load left an object {value} in the seed's model; here is {now!r}")
     _require_metadata(layout, {place: keys for place, keys in added.items() if keys})
 
 
-def _holder(modules: dict[str, Any], name: str, attribute: str) -> tuple[Any, str]:
+@contextmanager
+def _named(module: str, attribute: str) -> Iterator[None]:
+    """What fails inside is told with the place. A layout comes from elsewhere: nothing in it need fit this model."""
+    place = f"{module}.{attribute}".removeprefix(".")
     try:
-        return walk.holder(modules[name], attribute)
-    except (KeyError, AttributeError) as error:
-        raise UnsupportedModel(f"the seed's model has {name}.{attribute}, this one has no {error}") from error
+        yield
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{place}: {error}") from error
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise UnsupportedModel(f"{place}: the seed's load left it otherwise, and this model can't: {error}") from error
 
 
-def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], place: str) -> set[str]:
+def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type]) -> set[str]:
     """A parameter without memory of the class that the mark names; what it carries comes from the one in its place.
 
     Returns the names of what that one did not carry.
@@ -88,7 +89,7 @@ def _stand_in(module: Any, attribute: str, mark: str, known: dict[str, type], pl
     _, cls_name, wants_gradients, *carried = mark.strip("<>").split(" ")
     cls = torch.nn.Parameter if cls_name == walk.class_name(torch.nn.Parameter) else known.get(cls_name)
     if cls is None:
-        raise UnsupportedModel(f"the load left a parameter {cls_name} at {place}; no parameter of this model is one")
+        raise UnsupportedModel(f"the load left a parameter {cls_name}; no parameter of this model is one")
     old = getattr(module, attribute, None)
     held = vars(old) if isinstance(old, torch.nn.Parameter) else {}
     parameter = torch.Tensor._make_subclass(cls, torch.empty(0, device="meta"), wants_gradients == "true")

@@ -20,6 +20,9 @@ HELD_BELOW: Final[dict[str, tuple[str, ...]]] = {"topk_config": ("correction_bia
 The place of such a tensor is written with a dot (`topk_config.correction_bias`). Any other tensor below a module that
 an attaching engine would not have is refused."""
 
+METHODS: Final = ("quant_method", "scheme")
+"""Objects below modules whose fields a load may change: SGLang's quantisation methods."""
+
 _MAX_DEPTH = 6
 
 
@@ -59,11 +62,16 @@ def tensors(model: Any) -> Iterator[Found]:
 
 
 def holder(module: Any, attribute: str) -> tuple[Any, str]:
-    """Who has an attribute by its name in a layout: the module, or with dots an object below it."""
-    *path, last = attribute.split(".")
-    for key in path:
-        module = getattr(module, key)
-    return module, last
+    """Who has an attribute by its name in a layout: the module, or with a dot an object below it that is on our lists.
+
+    Raises AttributeError when there is no such object, or it is none of ours to look into.
+    """
+    below, dot, last = attribute.partition(".")
+    if not dot:
+        return module, attribute
+    if (below not in HELD_BELOW and below not in METHODS) or below not in vars(module):
+        raise AttributeError(below)
+    return vars(module)[below], last
 
 
 def hidden_tensors(model: Any) -> Iterator[tuple[str, Any]]:
