@@ -41,6 +41,8 @@ def wide() -> dict[str, Any]:
     engine["env"].append({"name": "SGLANG_CPU_OMP_THREADS_BIND", "value": "0|1"})
     # The image has NVIDIA's library, which SGLang would use between ranks on CPUs, too, and fail.
     engine["env"].append({"name": "SGLANG_NCCL_SO_PATH", "value": "none"})
+    # With several ranks SGLang compiles a small function at its first request; there is no compiler in the image.
+    engine["env"].append({"name": "TORCHDYNAMO_DISABLE", "value": "1"})
     return made
 
 

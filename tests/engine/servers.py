@@ -51,6 +51,7 @@ class Server:
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks))),
             # Where NVIDIA's library is installed, SGLang would use it between ranks on CPUs, too, and fail.
             "SGLANG_NCCL_SO_PATH": "none",
+            "TORCHDYNAMO_DISABLE": "1",  # several ranks compile a small function, which takes longer than it saves here
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
