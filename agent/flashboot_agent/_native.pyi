@@ -374,7 +374,7 @@ class TorchShims:
     def make_views(self, table: LayoutTable, bases: list[object | None]) -> list[object | None]:
         """Handles of new tensors, for torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, which must take all.
 
-        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. For tensors that are not over
-        the arena's own bytes (`all_in_place`) there is None.
+        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. For tensors that are not
+        over the arena's own bytes (`all_in_place`) there is None.
 
         Raises RuntimeError; no handle is left then."""
