@@ -118,7 +118,7 @@ def test_a_commit_is_refused_while_the_plug_in_maps_the_arena_for_writing(node: 
     [
         (layout_for(len(DATA), {**IDENTITY, "dtype": "float8"}), "IdentityMismatch", "dtype: engine 'bfloat16'"),
         (layout_for(len(DATA) + 512), "BadRequest", "arena has"),
-        (b"{}", "BadRequest", "arenaBytes"),
+        (b"{}", "BadRequest", "no layout document"),
     ],
 )
 def test_a_layout_that_does_not_belong_to_the_arena_is_refused(
