@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flashboot_agent.engine import marks, session, walk
 from flashboot_agent.engine.mapping import parse_layout
 from flashboot_agent.wire import attach as wire
@@ -52,12 +54,27 @@ def three(folder: Path, socket_path: Path) -> Iterator[Trio]:
         peer.wait_for(wire.Attached)
         session.forget(settings)
         before = dict(_ROPE_DICT)
-        attach_loader, attached = runtime.load(config)
+        with _no_load(type(plain)):
+            attach_loader, attached = runtime.load(config)
         yield Trio(folder.name, plain, seeded, attached, seed_loader, attach_loader, peer, before, dict(_ROPE_DICT))
     finally:
         if settings is not None:
             session.forget(settings)
         peer.close()
+
+
+@contextmanager
+def _no_load(model: type) -> Iterator[None]:
+    """An attaching engine calls nothing of what loads weights or finishes that."""
+
+    def called(*_: Any, **__: Any) -> None:
+        raise AssertionError("an attaching engine ran a load")
+
+    with pytest.MonkeyPatch.context() as bent:
+        for name in ("load_weights", "post_load_weights"):
+            if hasattr(model, name):
+                bent.setattr(model, name, called)
+        yield
 
 
 def differences(plain: Any, other: Any, layout: Layout) -> list[str]:
