@@ -388,6 +388,7 @@ class Engine:
         self.send(attach.Allocate(bytes=nbytes))
         message, fds = self.receive()
         assert isinstance(message, attach.Writable), message
+        os.close(fds[1])
         return fds[0]
 
     def commit(self, layout: bytes) -> None:

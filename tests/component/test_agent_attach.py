@@ -217,7 +217,8 @@ def test_more_than_the_budget_is_refused_with_numbers(cluster: Cluster) -> None:
         engine.send(attach.Allocate(bytes=len(DATA)))  # a smaller one is still welcome
         message, fds = engine.until(attach.Writable)
         assert message.bytes == len(DATA)
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
     assert node.observed().memory.budget_bytes == 8 * MIB
 
 

@@ -153,7 +153,8 @@ def test_of_two_copies_of_a_model_in_one_pod_one_seeds_and_the_other_shares(node
         with node.engine(uid, place=PLACES[0]) as second:
             assert "another engine process" in coming(second).note
             first.send(attach.Allocate(bytes=len(DATA[0])))
-            os.close(first.until(attach.Writable)[1][0])
+            for fd in first.until(attach.Writable)[1]:
+                os.close(fd)
             assert coming(second).note
             first.close()  # it crashed: the other takes over
             assert second.seed(DATA[0]).bytes == len(DATA[0])

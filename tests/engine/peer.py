@@ -175,7 +175,9 @@ class Peer:
         memory = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         arena.memory, arena.nbytes = memory, nbytes
         os.ftruncate(memory, nbytes)
-        self._send(connection, wire.Writable(arena=arena.name, bytes=nbytes), [memory])
+        readable = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY | os.O_CLOEXEC)
+        self._send(connection, wire.Writable(arena=arena.name, bytes=nbytes), [memory, readable])
+        os.close(readable)
 
     def _commit(self, connection: socket.socket, descriptors: list[int], hello: wire.Hello) -> None:
         if self.commits_to_lose:

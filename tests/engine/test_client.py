@@ -77,7 +77,8 @@ def layout(identity: dict[str, str] = IDENTITY) -> bytes:
 
 
 def fill(client: AgentClient) -> Sealed:
-    descriptor = client.allocate(NBYTES)
+    descriptor, readable = client.allocate(NBYTES)
+    os.close(readable)
     mapping = map_arena(descriptor, NBYTES, writable=True)
     os.close(descriptor)
     mapping[:5] = b"bytes"
@@ -229,7 +230,8 @@ def test_a_commit_is_refused_while_the_arena_is_mapped_for_writing(
 ) -> None:
     client = make()
     client.wait()
-    descriptor = client.allocate(NBYTES)
+    descriptor, readable = client.allocate(NBYTES)
+    os.close(readable)
     mapping = map_arena(descriptor, NBYTES, writable=True)
     os.close(descriptor)
     with pytest.raises(CommitRefused):
@@ -243,7 +245,8 @@ def test_a_view_that_is_left_on_the_writable_mapping_is_told(
 ) -> None:
     client = make()
     client.wait()
-    descriptor = client.allocate(NBYTES)
+    descriptor, readable = client.allocate(NBYTES)
+    os.close(readable)
     mapping = map_arena(descriptor, NBYTES, writable=True)
     os.close(descriptor)
     with memoryview(mapping), pytest.raises(CommitRefused, match="still holds a view"):

@@ -181,17 +181,17 @@ class AgentClient:
 
     # -- seeding ---------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int) -> int:
-        """A descriptor of writable memory, the caller's to close.
+    def allocate(self, nbytes: int) -> tuple[int, int]:
+        """Two descriptors of the arena's memory, to write and to read, the caller's to close.
 
         Raises OSError when the agent went away (ask `wait` again), else what it refused with.
         """
         self._connected().send(Allocate(bytes=nbytes))
         message, descriptors = self._answer(nbytes, "the arena's memory")
-        if not isinstance(message, Writable) or len(descriptors) != 1 or message.bytes != nbytes:
+        if not isinstance(message, Writable) or len(descriptors) != 2 or message.bytes != nbytes:
             close_all(descriptors)
             raise TornFrame(f"{self.who}: {message.type} came where {nbytes} writable bytes were asked for")
-        return descriptors[0]
+        return descriptors[0], descriptors[1]
 
     def commit(self, layout: bytes, nbytes: int) -> Sealed:
         """Hand over the layout; the writable mapping must be gone. Returns when the agent has digested and sealed.

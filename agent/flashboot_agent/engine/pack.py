@@ -33,20 +33,20 @@ class Packing:
             self._views[view.storage].append(number)
         self._tensors = planned.tensors
 
-    def move_to(self, descriptor: int, nbytes: int) -> None:
-        """Takes over the descriptor, which must allow writing. No writable mapping is left afterwards.
+    def move_to(self, descriptor: int, nbytes: int, only_to_read: int | None = None) -> None:
+        """Takes over the descriptors: one that must allow writing, and one of the same memory that does not, which is
+        made of the other where this process owns the memory. No writable mapping is left afterwards.
 
         Raises BadRequest when the memory is smaller than announced, OSError, CommitRefused.
         """
         try:
+            only_to_read = _to_read(descriptor) if only_to_read is None else only_to_read
             writable = map_arena(descriptor, nbytes, writable=True)
-            only_to_read = _to_read(descriptor)
-        finally:
-            os.close(descriptor)
-        try:
             readable = as_tensor(map_arena(only_to_read, nbytes, writable=False))
         finally:
-            os.close(only_to_read)
+            os.close(descriptor)
+            if only_to_read is not None:
+                os.close(only_to_read)
         target = as_tensor(writable)
         try:
             for number, place in enumerate(self._layout.storages):

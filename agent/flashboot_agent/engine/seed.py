@@ -110,7 +110,8 @@ def fill(planned: Plan, document: bytes, client: AgentClient) -> Sealed:
                 offer = client.wait()
                 if isinstance(offer, Sealed):
                     return offer
-            packing.move_to(client.allocate(nbytes), nbytes)
+            writable, readable = client.allocate(nbytes)
+            packing.move_to(writable, nbytes, readable)
             return client.commit(document, nbytes)
         except DeadlineExceeded:
             raise

@@ -231,10 +231,13 @@ class Session:
             await self._refuse(NotReady("this pod is no longer the elected seed; wait for ready or seed"))
             return
         self.seeding = wanted.arena
+        fds: list[int] = []
         try:
             arena = await asyncio.to_thread(self._node.store.allocate, wanted, nbytes, "seed", seed_pod=self._pod.uid)
-            fd = arena.export(writable=True)
+            for writable in (True, False):
+                fds.append(arena.export(writable=writable))
         except FlashBootError as error:
+            memfd.close_all(fds)
             self.seeding = None
             self._trouble(error)
             await self._refuse(error)
@@ -242,9 +245,9 @@ class Session:
         try:
             self._step = "writing"
             self._commit_seconds = self._node.settings.commit_seconds + nbytes / SLOWEST_BYTES_PER_SECOND
-            await self._send(attach.Writable(arena=arena.name, bytes=nbytes), [fd])
+            await self._send(attach.Writable(arena=arena.name, bytes=nbytes), fds)
         finally:
-            os.close(fd)
+            memfd.close_all(fds)
 
     async def _commit(self, packet: Packet) -> None:
         if len(packet.fds) != 1:

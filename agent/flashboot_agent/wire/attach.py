@@ -9,7 +9,7 @@ memory travel as file descriptors beside the message. The per-pod socket is the 
                                          ←    ready + [arena fd read-only, layout fd]           done
                                          ←    seed                                this pod loads the checkpoint
     allocate                             →
-                                         ←    writable + [arena fd read-write]
+                                         ←    writable + [arena fd read-write, arena fd read-only]
     commit + [layout fd]                 →    refused while the plug-in still maps the arena for writing
                                          ←    ready + [arena fd read-only, layout fd]
     attached                             →
@@ -116,7 +116,9 @@ class Seed(WireModel):
 
 
 class Writable(WireModel):
-    """Map the whole file (fstat's size), which is `bytes` rounded up to whole huge pages where the node has them."""
+    """Map the whole file (fstat's size), which is `bytes` rounded up to whole huge pages where the node has them.
+
+    A mapping of the read-only descriptor forbids no seal. An engine without rights could not make one of the other."""
 
     type: Literal["writable"] = "writable"
     arena: ArenaId
