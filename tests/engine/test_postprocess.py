@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from flashboot_agent.engine.mapping import as_tensor, map_arena
 from flashboot_agent.engine.pack import Packing
 from flashboot_agent.engine.plan import Plan, plan
 from tests.engine import trios
-
-MIB = 1 << 20
+from tests.engine.test_pack import arena
 
 
 class Method:
@@ -86,13 +84,6 @@ def loaded(change: Any = Layer.load) -> tuple[Layer, Plan]:
 def empty() -> Layer:
     with torch.device("meta"):
         return Layer()
-
-
-def arena(planned: Plan) -> tuple[int, int]:
-    nbytes = planned.layout.arena_bytes
-    descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, nbytes)
-    return descriptor, nbytes
 
 
 def attached(planned: Plan) -> tuple[Layer, Any]:
@@ -207,84 +198,3 @@ def test_a_layout_that_fits_no_model_is_refused_with_the_place(
     layout = plan(walk.tensors(Layer()), {}, scalars, None, deleted).layout
     with pytest.raises(UnsupportedModel, match=re.escape(says)):
         shadow.as_loaded(empty(), layout)
-
-
-# Moving into an arena ------------------------------------------------------------------------------------------
-
-
-class Wide(nn.Module):  # type: ignore[misc] # torch is not looked into
-    """Four storages."""
-
-    def __init__(self, nbytes: int = 4096) -> None:
-        super().__init__()
-        for number in range(4):
-            self.register_parameter(
-                f"w{number}", nn.Parameter(torch.full((nbytes // 2,), float(number), dtype=torch.half))
-            )
-        self.register_buffer("counter", torch.arange(5))
-
-
-def anonymous_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError("no RssAnon")
-
-
-def whole(model: Wide) -> bool:
-    return all((getattr(model, f"w{number}") == number).all() for number in range(4)) and model.counter.sum() == 10
-
-
-def test_the_memory_that_bytes_came_from_is_freed_storage_by_storage() -> None:
-    model = Wide(40 * MIB)  # the C library gives memory of this size back at once
-    planned = plan(walk.tensors(model), {}, {})
-    descriptor, nbytes = arena(planned)
-    before = anonymous_bytes()
-    Packing(planned).move_to(descriptor, nbytes)
-    assert before - anonymous_bytes() > 3 * 40 * MIB
-    assert whole(model)
-
-
-def test_a_seed_can_move_on_to_another_arena_wherever_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for broken_at in range(4):
-        model = Wide()
-        planned = plan(walk.tensors(model), {}, {})
-        packing = Packing(planned)
-        look = packing._look_through
-
-        def torn(number: int, readable: Any, broken_at: int = broken_at, look: Any = look) -> None:
-            if number == broken_at:
-                raise OSError("torn")
-            look(number, readable)
-
-        monkeypatch.setattr(packing, "_look_through", torn)
-        with pytest.raises(OSError, match="torn"):
-            packing.move_to(*arena(planned))
-        assert whole(model)
-        monkeypatch.undo()
-        descriptor, nbytes = arena(planned)
-        packing.move_to(os.dup(descriptor), nbytes)
-        seal_like_an_agent(descriptor)
-        assert whole(model)
-        begin = model.w0.untyped_storage().data_ptr()
-        assert {getattr(model, f"w{number}").untyped_storage().data_ptr() for number in range(4)} == {begin}
-        os.close(descriptor)
-
-
-def seal_like_an_agent(descriptor: int) -> None:
-    """Fails while a mapping may write."""
-    import fcntl
-
-    fcntl.fcntl(descriptor, 1033, 2 | 4 | 8)
-
-
-def test_memory_that_is_smaller_than_announced_is_refused_and_nothing_moves() -> None:
-    from flashboot_agent.core.errors import BadRequest
-
-    model = Wide()
-    planned = plan(walk.tensors(model), {}, {})
-    descriptor, nbytes = arena(planned)
-    os.ftruncate(descriptor, nbytes - 4096)
-    with pytest.raises(BadRequest, match="announced"):
-        Packing(planned).move_to(descriptor, nbytes)
-    assert whole(model)
