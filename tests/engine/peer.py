@@ -19,6 +19,7 @@ from pathlib import Path
 from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import CommitRefused, FlashBootError
 from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.base import WireModel
 from flashboot_agent.wire.control import Place
@@ -140,6 +141,8 @@ class Peer:
                 if isinstance(message, wire.Hello):
                     hello = message
                     self._offer(connection, hello)
+                elif isinstance(message, wire.Ask):
+                    self._send(connection, wire.Agent(node="peer", version=own_version()))
                 elif isinstance(message, wire.Allocate) and hello is not None:
                     self._allocate(connection, self.arena(hello.place), message.bytes)
                 elif isinstance(message, wire.Commit) and hello is not None:
