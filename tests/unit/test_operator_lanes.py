@@ -52,7 +52,7 @@ def test_one_source_means_one_lane_and_its_cap_is_told() -> None:
     assert first(plan.wanted["n1"]) == ["s0"]
     assert plan.wanted["s0"].egress_bytes_per_second == LINK // 2, "half of the link, the default of the API"
     assert plan.wanted["n1"].egress_bytes_per_second is None
-    assert plan.wanted["n1"].request_bytes == 1 << 20, "200 µs of this link are 20 KiB, but bytes are passed on by the chunk"
+    assert plan.wanted["n1"].request_bytes == 1 << 20, "200 µs of this link are 20 KiB, and bytes go on by the chunk"
 
 
 def test_two_capped_sources_give_two_lanes_one_each() -> None:
