@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from flashboot_agent.engine import rebind, walk
 from flashboot_agent.engine.mapping import as_tensor, map_arena
 from flashboot_agent.engine.pack import Packing
 from flashboot_agent.engine.plan import PAGE, Plan, plan
+from flashboot_agent.engine.tensors import plan_tensors
 
 IDENTITY = {"model": "small"}
 
@@ -109,6 +111,46 @@ def test_what_a_layout_can_not_carry_is_refused() -> None:
     model.register_buffer("odd", torch.zeros(2, dtype=torch.bits8))
     with pytest.raises(UnsupportedModel, match="dtype 'bits8' is not among"):
         plan(walk.tensors(model), IDENTITY, {})
+
+
+class Wrapper(torch.Tensor):  # type: ignore[misc] # torch is not looked into
+    """As quantisation packages have them: its bytes are those of tensors inside."""
+
+    inner: Any
+
+    @staticmethod
+    def __new__(cls, inner: Any) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inner = [each.inner if isinstance(each, cls) else each for each in args]
+        return cls(func(*inner, **(kwargs or {})))
+
+
+PAIRS = torch.tensor([1 + 2j, 3 - 4j])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        pytest.param(PAIRS.conj, "conjugated or negated view", id="conjugated"),
+        pytest.param(lambda: PAIRS.conj().imag, "conjugated or negated view", id="negated"),
+        pytest.param(lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "no dense", id="nested"),
+        pytest.param(lambda: torch.ones(2).to_sparse(), "no dense", id="sparse"),
+        pytest.param(lambda: nn.Parameter(Wrapper(torch.ones(2))), "no memory of its own", id="wrapper"),
+    ],
+)
+def test_a_tensor_whose_values_are_not_its_bytes_is_refused(tensor: Callable[[], Any], why: str) -> None:
+    model = nn.Module()
+    model.odd = tensor()
+    with pytest.raises(UnsupportedModel, match=f"odd .*{why}"):
+        plan(walk.tensors(model), IDENTITY, {})
+    with pytest.raises(UnsupportedModel, match=f"odd .*{why}"):
+        plan_tensors({"odd": tensor()}, IDENTITY)
 
 
 def test_install_and_repoint_end_with_the_same_structure() -> None:

@@ -153,5 +153,11 @@ def _require_dense(item: Found) -> None:
         raise UnsupportedModel(f"{item} lies on {tensor.device}; this version carries models in host memory only")
     if not isinstance(tensor, torch.nn.Parameter) and vars(tensor):
         raise UnsupportedModel(f"{item} carries {min(vars(tensor))}; only parameters may carry metadata")
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise UnsupportedModel(f"{item} is no dense tensor ({tensor.layout}, quantised: {tensor.is_quantized})")
+    if tensor.is_conj() or tensor.is_neg():
+        raise UnsupportedModel(f"{item} is a conjugated or negated view; call resolve_conj and resolve_neg on it")
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError as error:
+        raise UnsupportedModel(f"{item} ({class_name(type(tensor))}) has no memory of its own: {error}") from error
