@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flashboot_agent import _native
+from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine import views
 from flashboot_agent.engine.mapping import as_tensor
 from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
@@ -103,6 +104,11 @@ def test_private_storages_are_copied_once_each(way: str) -> None:
     one["b"].fill_(1)
     assert one["a"][1:3].tolist() == [1, 1]
     assert not torch.equal(one["a"], two["a"])
+
+
+def test_an_arena_that_is_smaller_than_its_layout_is_not_looked_at(way: str) -> None:
+    with pytest.raises(BadRequest, match=f"an arena of {LAYOUT.arena_bytes} bytes; here are 4096"):
+        views.tensors_of(LAYOUT, arena(4096))
 
 
 def test_ties_are_one_object_under_several_names(way: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flashboot_agent import _native
+from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine.log import log
 from flashboot_agent.wire.layout import Layout
 
@@ -25,7 +26,12 @@ _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
 def tensors_of(layout: Layout, base: Any) -> list[Any]:
-    """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena."""
+    """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena.
+
+    Raises BadRequest when that is smaller than the layout says: torch's own function would look beyond its end.
+    """
+    if base.numel() < layout.arena_bytes:
+        raise BadRequest(f"the layout is of an arena of {layout.arena_bytes} bytes; here are {base.numel()}")
     with collector_paused():
         shims = torch_shims()
         made = [None] * len(layout.tensors) if shims is None else _at_once(shims, layout, base)
@@ -37,7 +43,7 @@ def tensors_of(layout: Layout, base: Any) -> list[Any]:
 def by_name(layout: Layout, base: Any) -> dict[str, Any]:
     """Every tensor under each of its names, `module.attribute`; a tie is one object under several.
 
-    `base` as for `tensors_of`. Raises LayoutError when two names are the same.
+    `base` as for `tensors_of`. Raises BadRequest as that does, LayoutError when two names are the same.
     """
     with collector_paused():
         return layout.named(tensors_of(layout, base))
