@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from flashboot_agent.core.errors import (
 )
 from flashboot_agent.engine import client as clients
 from flashboot_agent.engine import seed as seeds
+from flashboot_agent.engine.tensors import plan_tensors
 from flashboot_agent.wire import attach as wire
 from tests.engine import peer as peers
 
@@ -210,6 +212,22 @@ def test_a_lost_commit_is_repeated(peer: peers.Peer, ask: Callable[..., Request]
     peer.commits_to_lose = 2
     assert same(attach_or_seed(ask(), load=made), made())
     assert peer.count(wire.Commit) == 3
+
+
+def test_a_seed_that_lost_its_agent_while_it_loaded_asks_again(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    """It told of a trouble on a new connection, on which nobody has chosen it; meanwhile another one seeded."""
+    late = ask().client()
+    late.wait()
+    assert late.chosen
+    peer.drop_all()
+    attach_or_seed(ask(), load=made)
+    while not late.clear():
+        assert not late.chosen
+    planned = plan_tensors(made(), late.identity)
+    sealed = seeds.fill(planned, planned.layout.to_bytes(), late)
+    os.close(sealed.descriptor)
+    assert sealed.layout == peer.layout
+    assert peer.count(wire.Allocate) == 1
 
 
 # What is asked for -----------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class AgentClient:
         self._channel: Channel | None = None
         self._held: tuple[FromAgent, list[int]] | None = None
         self._keeper: Keeper | None = None
+        self._chosen = False
         self.who = f"pod {os.environ.get('POD_NAME') or socket.gethostname()}, rank {place}, {settings.socket}"
 
     @property
@@ -92,6 +93,11 @@ class AgentClient:
     def place(self) -> Place:
         """This rank's place."""
         return self._hello.place
+
+    @property
+    def chosen(self) -> bool:
+        """The agent chose this engine to seed, on the connection that is open; another connection asks anew."""
+        return self._chosen
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -118,6 +124,7 @@ class AgentClient:
         message, descriptors = self._await_offer(until_allocated=False)
         if isinstance(message, Seed):
             close_all(descriptors)
+            self._chosen = True
             return MustSeed(message.arena)
         assert isinstance(message, Ready)
         return self._sealed(message, descriptors)
@@ -182,7 +189,7 @@ class AgentClient:
     # -- seeding ---------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> tuple[int, int]:
-        """Two descriptors of the arena's memory, to write and to read, the caller's to close.
+        """Two descriptors of the arena's memory, to write and to read, the caller's to close. Only while `chosen`.
 
         Raises OSError when the agent went away (ask `wait` again), else what it refused with.
         """
@@ -314,6 +321,7 @@ class AgentClient:
 
     def drop(self) -> None:
         """Give the connection up; the next question opens another and says hello anew."""
+        self._chosen = False
         if self._held is not None:
             close_all(self._held[1])
             self._held = None

@@ -106,7 +106,7 @@ def fill(planned: Plan, document: bytes, client: AgentClient) -> Sealed:
     trouble: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
-            if trouble is not None:
+            if not client.chosen:  # the connection was lost: in this loop, or while the checkpoint was put right
                 offer = client.wait()
                 if isinstance(offer, Sealed):
                     return offer
