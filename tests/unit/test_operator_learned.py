@@ -251,26 +251,40 @@ def test_pods_of_old_and_new_template_on_one_set_count_for_the_new_one() -> None
 # Several ranks --------------------------------------------------------------------------------------------------
 
 
-def test_the_first_rank_decides_and_another_that_differs_is_refused() -> None:
-    who = owner(parallelism={"tensor": 2}, **LOADS)
+def refused_of(who: Owner, *, held: tuple[str, str], asks: str) -> dict[str, list[str]]:
+    """Rank → who is refused there, of one pod with two ranks that ask, before its agent has told anything."""
     expected = expected_identity(who.spec, template_hash=HASH, gpu_product="cpu", architecture="amd64")
-    held = [
+    arenas = [
         arena(
             place={"tp": tp},
             identity=identity,
             expected_identity=expected,
             name=arena_id(OWNER_UID, expected, Place(tp=tp)),
         )
-        for tp, identity in ((0, MINE), (1, OTHER))
+        for tp, identity in enumerate(held)
     ]
     said = seen("p2", tp0="coming", tp1="coming")
-    ranks = [rank.model_copy(update={"identity": MINE, "hello_at": NOW}) for rank in said.ranks]
+    ranks = [rank.model_copy(update={"identity": asks, "hello_at": NOW}) for rank in said.ranks]
     facts = world(
-        [pod("p2", "n2")], [agent("n1", arenas=held), agent("n2", pods=[said.model_copy(update={"ranks": ranks})])]
+        [pod("p2", "n2")], [agent("n1", arenas=arenas), agent("n2", pods=[said.model_copy(update={"ranks": ranks})])]
     )
     found = plan_replica(who, facts, Memory())
     assert {plan.expected for plan in found} == {expected}
-    assert {str(plan.place): plan.wanted["n2"].refused for plan in found} == {"tp0": [], "tp1": [uid("p2")]}
+    return {str(plan.place): plan.wanted["n2"].refused for plan in found}
+
+
+def test_the_first_rank_decides_and_another_that_differs_is_refused() -> None:
+    for more in ({}, LOADS):
+        found = refused_of(owner(parallelism={"tensor": 2}, **more), held=(MINE, OTHER), asks=MINE)
+        assert found == {"tp0": [], "tp1": [uid("p2")]}
+
+
+def test_no_rank_is_refused_while_its_replica_may_still_load_a_set_of_its_own() -> None:
+    """The second rank's engine would end, and the whole replica with it, before the first was told to load."""
+    found = refused_of(owner(parallelism={"tensor": 2}, **LOADS), held=(OTHER, OTHER), asks=MINE)
+    assert found == {"tp0": [], "tp1": []}
+    found = refused_of(owner(parallelism={"tensor": 2}), held=(OTHER, OTHER), asks=MINE)
+    assert found == {"tp0": [uid("p2")], "tp1": [uid("p2")]}
 
 
 def test_until_the_first_rank_asked_the_others_wait() -> None:

@@ -36,6 +36,8 @@ class Kinds:
     """Pod UID → key of its set."""
     heard: frozenset[str]
     """UIDs of pods of replicas whose first rank has asked."""
+    undecided: frozenset[str]
+    """UIDs of those of them whose first rank asked for something else than what their set holds."""
     learned: Mapping[str, str]
     """Expected identity → key, where a replica that was heard has another key than its expected identity."""
     held: Held
@@ -64,6 +66,7 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
             replicas.setdefault((expected_of(owner, pod.hash, node), pod.replica or pod.uid), []).append(pod)
     asked = {replica: rank for replica, pods in replicas.items() if (rank := _asked(world, pods, first)) is not None}
     keys: dict[str, str] = {}
+    undecided: set[str] = set()
     newest = {expected: key for expected, key in learned.items() if key in held}
     by_node: dict[tuple[str, str], str] = {}
     for replica, rank in sorted(asked.items(), key=lambda item: (item[1].hello_at, item[0])):
@@ -72,6 +75,8 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
         key = _decide(owner, expected, rank, home=home, attached=_attached(world, pods, first), held=held, first=first)
         newest[expected] = key
         keys |= {pod.uid: key for pod in pods}
+        if rank.identity not in held.get(key, {}).get(first, ()):
+            undecided |= {pod.uid for pod in pods}
         by_node |= {(expected, pod.node or ""): key for pod in pods}
     for replica, pods in replicas.items():
         if replica not in asked:
@@ -79,7 +84,8 @@ def kinds_of(owner: Owner, world: World, learned: Mapping[str, str]) -> Kinds:
             guess = near or newest.get(replica[0]) or replica[0]
             keys |= {pod.uid: _attached(world, pods, first) or guess for pod in pods}
     heard = frozenset(pod.uid for replica in asked for pod in replicas[replica])
-    return Kinds(keys, heard, {e: k for e, k in newest.items() if e != k}, held, _products(owner, world))
+    known = {e: k for e, k in newest.items() if e != k}
+    return Kinds(keys, heard, frozenset(undecided), known, held, _products(owner, world))
 
 
 def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -96,13 +102,13 @@ def remembered(owner: Owner, world: World, identities: Iterable[Mapping[str, Any
 def with_refusals(owner: Owner, plan: ArenaPlan, world: World, kinds: Kinds) -> ArenaPlan:
     """The plan, its nodes told which of their pods ask for something else than this arena and get nothing else."""
     there = kinds.held.get(plan.expected, {}).get(plan.place)
-    undecided = owner.spec.transfer.on_mismatch != "Fail" and plan.place == owner.all_places[0]
-    if not there or undecided:
+    if not there:
         return plan
+    settled = kinds.heard if owner.spec.transfer.on_mismatch == "Fail" else kinds.heard - kinds.undecided
     refused: dict[str, list[str]] = {}
     for pod in plan.pods:
         rank = _rank(world.agents.get(pod.node or ""), pod, plan.place)
-        if pod.uid in kinds.heard and rank is not None and rank.identity is not None and rank.identity not in there:
+        if pod.uid in settled and rank is not None and rank.identity is not None and rank.identity not in there:
             refused.setdefault(pod.node or "", []).append(pod.uid)
     wanted: dict[str, WantedArena] = {
         node: each.model_copy(update={"refused": sorted(refused[node])}) if node in refused else each
