@@ -160,6 +160,17 @@ def test_of_two_copies_of_a_model_in_one_pod_one_seeds_and_the_other_shares(node
             assert second.seed(DATA[0]).bytes == len(DATA[0])
 
 
+def test_a_pod_that_is_elected_after_another_of_its_node_does_not_wait_for_that(nodes: tuple[Node, Node]) -> None:
+    """The first one sits there with a checkpoint that is broken, and its connection stays open."""
+    node, _ = nodes
+    stuck, next_one = node.publish(), node.publish()
+    node.want(want("seed", 0, seed_pod=stuck, pods=[stuck, next_one]))
+    with node.engine(stuck, place=PLACES[0]) as first, node.engine(next_one, place=PLACES[0]) as second:
+        first.until(attach.Seed)
+        node.want(want("seed", 0, seed_pod=next_one, pods=[stuck, next_one]))
+        assert second.seed(DATA[0]).bytes == len(DATA[0])
+
+
 def test_a_pod_cannot_have_ranks_without_end(nodes: tuple[Node, Node]) -> None:
     node, _ = nodes
     uid = node.publish()

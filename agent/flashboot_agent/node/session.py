@@ -339,7 +339,8 @@ class Session:
         if wanted is None and arena is not None and not self._hello.attached:
             state = None  # a pod that is listed nowhere gets nothing new
         loads = wanted is not None and self._node.loading(wanted, used=True)
-        taken = wanted is not None and any(each.asked == name for each in self._node.sessions if each is not self)
+        copies = [each for each in self._node.sessions if each is not self and each.pod is self._pod]
+        taken = wanted is not None and any(each.asked == name for each in copies)
         answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads, taken=taken)
         if answer == "ready" and not self._hello.attached and (late := self._unallocated()):
             names = ", ".join(map(str, late))
