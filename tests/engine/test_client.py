@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,6 +202,23 @@ def test_a_clone_that_stands_still_ends_with_what_it_waited_for(
     with pytest.raises(CloneFailed, match=rf"stood at 100 of {NBYTES} bytes .* pulling from n2"):
         make(clone=0.3).wait()
     peer.hold = None
+
+
+def test_a_clone_that_begins_anew_moves_while_it_has_less_than_before(
+    make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first arena was another's, and the one of this identity comes from its first byte on."""
+    client, now = make(clone=3), [0.0]
+    coming = [wire.Coming(allocated=True, bytes=100, watermark=mark, note="") for mark in (90, 0, *range(10, 80, 10))]
+    said: Iterator[Any] = iter([*coming, wire.Seed(arena=peers.ARENA)])
+
+    def take(timeout: float) -> tuple[Any, list[int]]:
+        now[0] += 2  # seconds from word to word
+        return next(said), []
+
+    monkeypatch.setattr(client, "_take", take)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    assert client.wait() == MustSeed(peers.ARENA)
 
 
 def test_no_first_byte_ends_at_its_own_deadline(peer: peers.Peer, make: Callable[..., AgentClient]) -> None:

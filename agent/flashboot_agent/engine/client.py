@@ -159,7 +159,7 @@ class AgentClient:
             if until_allocated and message.allocated:
                 return message, []
             now = time.monotonic()
-            if message.watermark > watermark:
+            if message.watermark != watermark:  # less than before: another arena, or one that begins anew
                 moved_at, watermark = now, message.watermark
             patient.say(f"{message.note} ({message.watermark} of {message.bytes} bytes)")
             under_way = 0 < watermark < message.bytes
