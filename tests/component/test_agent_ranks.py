@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.core.identity import arena_id
+from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.control import Lane, Place, Problem, WantedArena
 from tests.component.agents import EXPECTED, MIB, REPLICA_UID, Cluster, Engine, Node, eventually, wanted
@@ -158,6 +158,27 @@ def test_of_two_copies_of_a_model_in_one_pod_one_seeds_and_the_other_shares(node
             assert coming(second).note
             first.close()  # it crashed: the other takes over
             assert second.seed(DATA[0]).bytes == len(DATA[0])
+
+
+def test_ranks_for_which_arenas_of_their_identity_are_here_do_not_wait_for_those_that_are_named(
+    nodes: tuple[Node, Node],
+) -> None:
+    """The operator took them for engines of another kind, and is away."""
+    node, _ = nodes
+    holder, uid = seeded(node), node.publish()
+    key = digest_of({"template": "t2"})
+    named = [
+        want("clone", rank, pods=[uid]).model_copy(
+            update={"arena": arena_id(REPLICA_UID, key, place), "expected_identity": key}
+        )
+        for rank, place in enumerate(PLACES)
+    ]
+    node.want(*(want("hold", rank, pods=[holder]) for rank in (0, 1)), *named)
+    with node.engine(uid, place=PLACES[0]) as one:
+        assert "tp1" in coming(one).note  # it has not asked, and nobody knows for what it will
+        with node.engine(uid, place=PLACES[1]) as two:
+            for engine, data in zip((one, two), DATA, strict=True):
+                assert engine.attach()[1] == data
 
 
 def test_a_pod_that_is_elected_after_another_of_its_node_does_not_wait_for_that(nodes: tuple[Node, Node]) -> None:

@@ -91,11 +91,6 @@ class Pod:
         """Those that its engines attached to, or did before they ended."""
         return {rank.told.arena for rank in self.ranks.values() if rank.told.arena}
 
-    def arena_at(self, place: Place) -> str | None:
-        """The one that the rank attached to."""
-        rank = self.ranks.get(place)
-        return rank.told.arena if rank else None
-
     def observed(self, expected: Mapping[Place, str]) -> ObservedPod:
         """`expected`: the arenas that belong to the pod by the last desired state."""
         silent = {place: Rank(Told(place=place)) for place in expected}

@@ -315,8 +315,17 @@ class Session:
         """The memory-sampling rule: other ranks of this pod whose memory is not reserved yet."""
         assert self._hello is not None
         held = {arena.name for arena in self._node.store.all()}
-        others = {place: each for place, each in self._node.wanted_by(self._pod).items() if place != self._hello.place}
+        here = {self._hello.place} | {place for each in self._node.sessions if (place := each._has_twin(self._pod))}
+        others = {place: each for place, each in self._node.wanted_by(self._pod).items() if place not in here}
         return rules.unallocated(self._pod.uid, others, held)
+
+    def _has_twin(self, pod: Pod) -> Place | None:
+        """Its place, when it is a rank of `pod` for which a sealed arena of exactly its identity is here, whatever the
+        operator names: it gets that."""
+        wanted = self._wanted() if self._pod is pod else None
+        if wanted is None or self._matching is None or self._matching.twin(self._node.store, wanted) is None:
+            return None
+        return wanted.place
 
     def _decide(self) -> tuple[rules.Answer, str, WantedArena | None, Arena | None]:
         """What the plug-in is told now, why, and about which arena."""
