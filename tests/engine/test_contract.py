@@ -144,7 +144,7 @@ def test_the_published_configuration_has_every_name_that_we_read(
     identity = identity_of(settings, config)
     assert identity["architecture"] == "Qwen3MoeForCausalLM"
     assert all(isinstance(value, str) for value in identity.values())
-    assert str(place_of(config)) == "pp0-tp0-ep0-dp0"
+    assert str(place_of(config)) == "tp0"
 
 
 # An SGLang without our hook must fail, whatever the model ------------------------------------------------------
