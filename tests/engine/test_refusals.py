@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from flashboot_agent.core.errors import (
     IdentityMismatch,
     SeedFailed,
+    UnsupportedEngine,
     UnsupportedModel,
 )
 from flashboot_agent.engine import session, support
@@ -33,8 +36,16 @@ def test_features_that_write_or_move_weights(flag: str, checkpoints: dict[str, P
 
     config = runtime.publish(checkpoints["llama"])
     get_context().override("test", **refused.FLAGS[flag])
-    with pytest.raises(UnsupportedModel, match=flag):
+    with pytest.raises((UnsupportedModel, UnsupportedEngine), match=f"^{flag}"):
         support.require_supported(config)
+
+
+def test_every_flag_that_is_refused_is_in_the_table() -> None:
+    source = inspect.getsource(support._require_features)
+    flags = set(re.findall(r'"(--[a-z0-9-]+)":', source)) | {
+        f"--{n.replace('_', '-')}" for n in support._NOT_YET_PARALLEL
+    }
+    assert refused.FLAGS.keys() == flags | {"--device"}
 
 
 @pytest.mark.parametrize("name", QUANTISED)

@@ -75,11 +75,14 @@ def _require_features() -> None:
 
     device = str(get_device().device)
     if device != "cpu":
-        raise UnsupportedEngine(f"device {device}: this version carries arenas in host memory, for engines on the CPU")
+        raise UnsupportedEngine(
+            f"--device {device}: this version carries arenas in host memory, for engines on the CPU"
+        )
     parallel, run = get_parallel(), get_exec()
     wide = {name: getattr(parallel, name) for name in _NOT_YET_PARALLEL if getattr(parallel, name) != 1}
     if wide:
-        raise UnsupportedModel(f"{wide}: these sizes must be 1 with FlashBoot so far")
+        sizes = ", ".join(f"--{name.replace('_', '-')} {size}" for name, size in wide.items())
+        raise UnsupportedModel(f"{sizes}: must be 1 with FlashBoot so far")
     standing_in_the_way = {
         "--startup-weight-load-mode": get_model().startup_weight_load_mode != "serial",
         "--weight-cache-mode": get_model().weight_cache_mode != "off",
