@@ -16,6 +16,7 @@ import pytest
 from flashboot_agent.core.errors import FlashBootError
 from flashboot_agent.engine import support
 from tests.engine import refused, runtime, tokens, trios
+from tests.engine.rank_loads import CUTS
 from tests.engine.runtime import CASES
 from tests.engine.trios import Trio
 
@@ -82,7 +83,7 @@ def document(rows: dict[str, Row], any_model: Path) -> str:
         numbers = (each.bindings, each.shared, each.derived, each.runtime, each.stamped, each.deleted)
         cells = (each.cls, "yes" if each.tied else "no", *map(str, numbers), each.seed, each.attach, each.tokens)
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", NOTES, REFUSED]
+    lines += ["", RANKS, *(f"* {cut}" for cut in CUTS), "", NOTES, REFUSED]
     lines += ["| what | reason | message |", "|---|---|---|"]
     lines += [f"| {what} | {error.reason} | {error} |" for what, error in _refusals(any_model)]
     return "\n".join(lines) + "\n"
@@ -132,6 +133,12 @@ metadata, every tie, every scalar and object beside them; shared ones lie in the
 Of the storages, *shared* ones are one memory for all engines of a node, read-only; *derived* ones (made by the load, as
 MLA's `w_kc`) and *runtime* ones (buffers) are private copies. *stamped* and *removed*: attributes that the load left or
 took away, which an attaching engine gets from the layout, because it runs no load.
+"""
+
+RANKS: Final = """## Several ranks
+
+Each rank of Qwen3-MoE, as a seed and attached, has what plain SGLang loads into that rank, and bytes of its own
+(`tests/engine/test_ranks.py`), cut in these ways; other models were not compared in several ranks:
 """
 
 NOTES: Final = """## What to know of these
