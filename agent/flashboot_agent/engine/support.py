@@ -29,6 +29,9 @@ _MOVES_EXPERTS: Final = "moves experts between ranks while the engine serves, wh
 _WHY: Final = {
     **dict.fromkeys(("--enable-eplb", "--ep-num-redundant-experts", "--init-expert-location"), _MOVES_EXPERTS),
     "--elastic-ep-backend": _MOVES_EXPERTS,
+    "--kt-weight-path": "keeps experts in memory of its own, which the load fills",
+    "--model-impl": "FlashBoot carries SGLang's own models so far",
+    "--modelopt-quant": "FlashBoot carries unquantised weights only so far",
     "--checkpoint-engine-wait-weights-before-ready": "waits for weights that are written from outside",
 }
 """Where a reason helps: what the flag does that can't be with FlashBoot."""
@@ -84,6 +87,8 @@ def _require_features() -> None:
         sizes = ", ".join(f"--{name.replace('_', '-')} {size}" for name, size in wide.items())
         raise UnsupportedModel(f"{sizes}: must be 1 with FlashBoot so far")
     standing_in_the_way = {
+        "--model-impl": get_model().model_impl not in ("auto", "sglang"),
+        "--modelopt-quant": get_model().modelopt_quant is not None,
         "--startup-weight-load-mode": get_model().startup_weight_load_mode != "serial",
         "--weight-cache-mode": get_model().weight_cache_mode != "off",
         "--custom-weight-loader": bool(get_model().custom_weight_loader),
@@ -98,6 +103,7 @@ def _require_features() -> None:
         "--ep-num-redundant-experts": run.moe.ep_num_redundant_experts != 0,
         "--init-expert-location": run.moe.init_expert_location != "trivial",
         "--elastic-ep-backend": run.moe.elastic_ep_backend is not None,
+        "--kt-weight-path": run.moe.kt_weight_path is not None,
         "--enable-paged-experts": run.moe.enable_paged_experts,
         "--moe-a2a-backend": run.moe.moe_a2a_backend != "none",
     }
