@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent.core.errors import BadRequest, IdentityMismatch
@@ -141,6 +141,7 @@ def test_it_is_refused_when_the_operator_says_so_or_says_nothing_for_too_long(ma
 FIELDS = st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(FIELDS, st.data())
 def test_any_change_of_any_field_changes_the_digest_and_is_named(fields: dict[str, str], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(fields)))
