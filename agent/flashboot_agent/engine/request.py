@@ -75,8 +75,11 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("connect_seconds", "arena_seconds"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise BadRequest(f"{name} must be a positive number of seconds, not {getattr(self, name)!r}")
+            seconds = getattr(self, name)
+            if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+                raise BadRequest(f"{name} must be a positive number of seconds, not {seconds!r}")
+        if not isinstance(self.place, Place):
+            raise BadRequest(f"place must be a Place, not {self.place!r}")
         try:
             self._settings()
         except ValidationError as error:
@@ -89,7 +92,10 @@ class Request:
                 raise BadRequest(f"identity: {key!r}: {value!r}; names and values are strings")
             if key in self._own():
                 raise BadRequest(f"identity: {key!r} is filled in by FlashBoot; choose another name")
-        size = len(Hello(place=self.place, identity=self.full_identity()).to_json())
+        try:
+            size = len(Hello(place=self.place, identity=self.full_identity()).to_json())
+        except ValueError as error:  # half a surrogate pair, which no message carries
+            raise BadRequest(f"identity: a name or value is no text that UTF-8 can carry: {error}") from error
         if size > MAX_MESSAGE:
             raise BadRequest(
                 f"identity: {size} bytes with everything, at most {MAX_MESSAGE} are carried; hash long values"

@@ -78,8 +78,9 @@ class Matching:
             return "the operator names no other arena for this pod"
         if uid in wanted.refused:
             return (
-                "no node holds an arena of this identity, and transfer.onMismatch of the ModelReplica is Fail; let the "
-                "pod's image, arguments and environment be those of the others, or set it to LoadFromCheckpoint"
+                "no node holds an arena of this identity, and transfer.onMismatch of the ModelReplica is Fail (or this "
+                "is not the replica's first rank, whose identity decides); let the pod's image, arguments and "
+                "environment be those of the others, or set it to LoadFromCheckpoint"
             )
         if self._since is not None and self._clock() - self._since >= self._patience:
             return f"the operator named no other arena within {self._patience:.0f} s; does it run?"
