@@ -10,10 +10,6 @@ namespace flashboot {
 namespace {
 
 constexpr std::size_t kScratch = 64 << 10;
-// The most that one record of TLS 1.3 has on the wire (RFC 8446, 5.2), rounded up.
-constexpr std::uint32_t kRecord = 17 << 10;
-// Of a reply that is on its way: bytes that are worth a system call.
-constexpr std::uint32_t kWorthwhile = 128 << 10;
 // How often a wait looks whether the arena is still there.
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
@@ -224,9 +220,7 @@ void LanePuller::wait(Stream::Turn& turn, Time now, Time deadline) {
   if (const auto overdue = pace_.deadline()) {
     until = std::min(until, *overdue);
   }
-  // Under TLS some of the reply may be inside OpenSSL already, but never more than a record.
-  const int at_least = tail_ > kRecord ? static_cast<int>(std::min(tail_ - kRecord, kWorthwhile)) : 1;
-  (void)turn.wait({.receive = true, .at_least = at_least, .send = !outbox_.empty()}, until);
+  (void)turn.wait({.receive = true, .send = !outbox_.empty()}, until);
 }
 
 }  // namespace flashboot

@@ -66,13 +66,11 @@ class Stream {
   std::string refused_;  // why TLS failed; nothing goes over such a stream
   std::shared_ptr<const TlsContext> context_;
   std::unique_ptr<TlsSession> session_;
-  int low_water_ = 1;  // SO_RCVLOWAT as it was set last
 };
 
 // What to wait for.
 struct Interest {
   bool receive = false;
-  int at_least = 1;  // bytes to receive before it is worth waking up; the end of the stream always is
   bool send = false;
   bool hangup = false;  // the peer ended its direction
 };
@@ -109,7 +107,6 @@ class Stream::Turn {
   template <typename Operation>
   [[nodiscard]] Step in_tls(Operation operation) const;
   void check_usable() const;
-  void want(int at_least) const;
 
   Stream& stream_;
   std::string_view what_;

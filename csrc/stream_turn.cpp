@@ -124,7 +124,6 @@ bool Stream::Turn::wait(Interest interest, Time until) {
   pollfd watch{.fd = stream_.fd_, .events = 0, .revents = 0};
   if (interest.receive) {
     watch.events = static_cast<short>(watch.events | recv_event_);
-    want(interest.at_least);
   }
   if (interest.send) {
     watch.events = static_cast<short>(watch.events | send_event_);
@@ -147,17 +146,6 @@ bool Stream::Turn::wait(Interest interest, Time until) {
       broken(std::generic_category().message(errno));
     }
   }
-}
-
-// On a link that trickles, poll would wake us for every packet, which costs several times what the copy does.
-void Stream::Turn::want(int at_least) const {
-  if (at_least == stream_.low_water_) {
-    return;
-  }
-  if (setsockopt(stream_.fd_, SOL_SOCKET, SO_RCVLOWAT, &at_least, sizeof at_least) != 0) {
-    broken(std::generic_category().message(errno));
-  }
-  stream_.low_water_ = at_least;
 }
 
 void Stream::Turn::check_open() const {
