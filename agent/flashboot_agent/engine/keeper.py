@@ -7,6 +7,7 @@ memory and touches no tensor: whatever happens here, the engine serves on.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from typing import Final
 
 from flashboot_agent.core.errors import TornFrame
@@ -20,7 +21,7 @@ IDLE_SECONDS: Final = 3600.0
 """The agent has nothing to say to an engine that serves; waking once an hour costs nothing, and no wait is endless."""
 
 
-class Kept(threading.Thread):
+class Kept(threading.Thread, ABC):
     """`greet` is called on each new connection, `heard` for each message of the agent; their OSError connects anew."""
 
     def __init__(self, name: str, path: str, who: str, channel: Channel | None = None) -> None:
@@ -55,11 +56,11 @@ class Kept(threading.Thread):
                     patient.say(str(error))
                 self._stopped.wait(RETRY_SECONDS)
 
-    def greet(self, channel: Channel) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def greet(self, channel: Channel) -> None: ...
 
-    def heard(self, channel: Channel, message: FromAgent) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def heard(self, channel: Channel, message: FromAgent) -> None: ...
 
     def _listen(self, channel: Channel) -> None:
         while not self._stopped.is_set():

@@ -18,7 +18,6 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from flashboot_agent.core import digest
 from flashboot_agent.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -27,22 +26,19 @@ from flashboot_agent.core.errors import (
     NotReady,
     UnknownArena,
 )
-from flashboot_agent.core.identity import digest_of
 from flashboot_agent.logs import Log
 from flashboot_agent.memory import memfd
-from flashboot_agent.node import documents, rules
+from flashboot_agent.node import commit, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.desired import error_text
 from flashboot_agent.node.matching import Matching
 from flashboot_agent.node.packets import Packet, PacketSocket
 from flashboot_agent.node.pods import Pod, Rank
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.base import WireModel, now
 from flashboot_agent.wire.control import Place, PodPhase, WantedArena
-from flashboot_agent.wire.layout import MAX_LAYOUT
 
 log = Log(__name__)
 
@@ -260,7 +256,7 @@ class Session:
         if arena is None:
             raise UnknownArena(f"{self.seeding} was dropped while the seed wrote it")
         try:
-            await asyncio.to_thread(_publish, arena, document, self._hello.identity)
+            await asyncio.to_thread(commit.publish, arena, document, self._hello.identity)
         except BadRequest:
             raise
         except FlashBootError as error:  # still mapped, or another identity: the plug-in may put it right
@@ -281,7 +277,7 @@ class Session:
     async def _read_layout(self, fd: int) -> bytes:
         seconds = self._node.settings.layout_seconds
         try:
-            return await asyncio.wait_for(asyncio.to_thread(_read_document, os.dup(fd)), seconds)
+            return await asyncio.wait_for(asyncio.to_thread(commit.read_document, os.dup(fd)), seconds)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"pod {self._pod.uid}: its layout could not be read within {seconds:.0f} s"
@@ -424,31 +420,3 @@ class Session:
             await self._send(attach.Refused(problem=error.problem()))
         except (OSError, DeadlineExceeded) as gone:
             log.info("plug-in gone", pod=self._pod.uid, why=str(gone))
-
-
-def _publish(arena: Arena, document: bytes, identity: dict[str, str]) -> None:
-    """Check the layout, seal, digest, publish. Nothing is changed when it raises, but for the seal itself."""
-    documents.parse_committed(document, identity, arena.nbytes)
-    with arena.pinned():
-        arena.region.seal()
-        with arena.whole() as view:
-            digests = digest.chunk_digests(view, len(os.sched_getaffinity(0)))
-        arena.publish_seed(
-            ArenaMeta(arena.name, digest_of(identity), arena.nbytes, document, digests, digest.root_digest(digests))
-        )
-
-
-def _read_document(fd: int) -> bytes:
-    """All bytes of a memfd, which the peer may still change; what is returned is a copy."""
-    try:
-        facts = os.fstat(fd)
-        if not memfd.is_memory(fd):  # a read of anything else may never come back
-            raise BadRequest("the layout's descriptor is not a memfd")
-        if not 0 < facts.st_size <= MAX_LAYOUT:
-            raise BadRequest(f"the layout has {facts.st_size} bytes; allowed are 1 to {MAX_LAYOUT}")
-        document = memfd.read_up_to(fd, facts.st_size)
-        if len(document) < facts.st_size:
-            raise BadRequest(f"the layout ended at byte {len(document)} of {facts.st_size}")
-        return document
-    finally:
-        os.close(fd)
