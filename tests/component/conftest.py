@@ -8,7 +8,7 @@ import pytest
 
 from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.tcp_server import TcpServer
-from tests.component.agents import Cluster
+from tests.component.agents import Cluster, Node
 from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
 from tests.component.tcp_peers import ARENA, DATA, Start
 
@@ -22,6 +22,17 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     finally:
         print(cluster.logs())
         cluster.close()
+
+
+@pytest.fixture
+def node(shared: Node) -> Iterator[Node]:
+    """The one node of all tests of a module (its `shared`); each must be able to leave nothing behind."""
+    started = shared.log.stat().st_size
+    try:
+        yield shared
+        shared.clear()
+    finally:
+        print(shared.log.read_text()[started:])
 
 
 @pytest.fixture

@@ -29,17 +29,6 @@ def shared() -> Iterator[Node]:
         cluster.close()
 
 
-@pytest.fixture
-def node(shared: Node) -> Iterator[Node]:
-    """One node for all tests here; each must be able to leave nothing behind."""
-    started = shared.log.stat().st_size
-    try:
-        yield shared
-        shared.clear()
-    finally:
-        print(shared.log.read_text()[started:])
-
-
 def seeded(node: Node, data: bytes = DATA) -> str:
     """A node whose pod seeded the arena; the pod's UID."""
     uid = node.publish()

@@ -28,16 +28,6 @@ def shared() -> Iterator[Node]:
         cluster.close()
 
 
-@pytest.fixture
-def node(shared: Node) -> Iterator[Node]:
-    started = shared.log.stat().st_size
-    try:
-        yield shared
-        shared.clear()
-    finally:
-        print(shared.log.read_text()[started:])
-
-
 def seeded(node: Node, arena: str = ARENA, data: bytes = DATA, identity: dict[str, str] = IDENTITY) -> str:
     uid = node.publish()
     node.want(wanted("hold"), wanted("seed", arena=arena, seed_pod=uid, pods=[uid]))
