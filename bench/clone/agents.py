@@ -15,7 +15,7 @@ from bench.kit.say import say
 from bench.rig.links import Loopback
 from bench.rig.rack import Rack
 from flashboot_agent.wire.control import Lane
-from tests.component.agents import Cluster, Node, wanted
+from tests.component.agents import IDENTITY, Cluster, Node, wanted
 
 _SECONDS = 120.0
 
@@ -78,9 +78,11 @@ def _seed(source: Node, arenas: list[str], nbytes: int) -> None:
     uids = {arena: source.publish() for arena in arenas}
     source.want(*(wanted("seed", arena=arena, pods=[uid], seed_pod=uid) for arena, uid in uids.items()))
     data = bytes(nbytes)
-    for uid in uids.values():
-        with source.engine(uid) as engine:
-            engine.seed(data)
+    for arena, uid in uids.items():
+        # One identity for each: an engine that asks for what is resident is given that, and seeds nothing.
+        identity = {**IDENTITY, "revision": arena}
+        with source.engine(uid, identity=identity) as engine:
+            engine.seed(data, identity)
 
 
 class _Watch:
