@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kit import checkpoints
+from kit import checkpoints, light
 from kit.checkpoints import TINY
 from kit.eventually import NotYet, eventually
-from kit.world import ENGINE_SECONDS, Mrep, World, manifest, restarts
+from kit.world import ENGINE_SECONDS, NAMESPACE, Mrep, World, manifest, restarts
 from rack.settings import MODELS
 
 INDEX = "model.safetensors.index.json"
@@ -63,11 +63,48 @@ def test_an_unknown_field_is_named(world: World) -> None:
 def test_the_model_is_immutable(world: World) -> None:
     document = manifest("immutable", "/models/none", replicas=0)
     world.apply(document)
-    document["spec"]["model"]["revision"] = "another"
+    document["spec"]["model"]["name"] = "another/model"
     refusal = world.kubectl.refusal(json.dumps(document))
-    assert "spec.model" in refusal
+    assert "spec.model.name" in refusal
     assert "immutable" in refusal
     Mrep(world, "immutable").delete()
+
+
+def told(world: World, namespace: str, name: str, reason: str, *words: str) -> None:
+    """Until the condition Degraded and an Event say it."""
+
+    def probe() -> None:
+        mrep = world.kubectl.json("get", "modelreplica", name, "-n", namespace)
+        said = {c["type"]: c for c in mrep.get("status", {}).get("conditions", [])}
+        degraded = said.get("Degraded", {})
+        if degraded.get("reason") != reason or not all(word in degraded["message"] for word in words):
+            raise NotYet(str(degraded))
+        events = world.kubectl.items("events.events.k8s.io", "-n", namespace)
+        if not any(e["reason"] == reason and e["regarding"]["name"] == name for e in events):
+            raise NotYet("the condition is there, the Event is not")
+
+    eventually(probe, f"{name} to be Degraded with {reason} naming {words}", 60)
+
+
+def test_what_the_nodes_and_controllers_refuse_is_told(world: World) -> None:
+    """An image, a node and a quota: in the words of kubelet, the scheduler and the API server, with what to do."""
+    image, nowhere = light.manifest("no-image"), light.manifest("nowhere")
+    image["spec"]["template"]["spec"]["containers"][0] |= {"image": "flashboot/none:none", "imagePullPolicy": "Never"}
+    nowhere["spec"]["template"]["spec"]["nodeSelector"] = {"e2e.flashboot.io/none": "such"}
+    crowded = light.manifest("crowded")
+    crowded["metadata"]["namespace"] = "crowded"
+    hard = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    light.prepare(world)
+    with world.kubectl.namespace("crowded"):
+        world.kubectl("apply", "-n", "crowded", "-f", "-", stdin=json.dumps(hard))
+        made = [Mrep.create(world, document) for document in (image, nowhere)]
+        world.apply(crowded)
+        told(world, NAMESPACE, "no-image", "ImagePullFailed", "flashboot/none:none", "correct the image's name")
+        told(world, NAMESPACE, "nowhere", "PodUnschedulable", "node affinity/selector", "add a node that fits")
+        told(world, "crowded", "crowded", "QuotaExceeded", "exceeded quota: none", "raise the ResourceQuota")
+        for mrep in made:
+            mrep.delete()
+        world.kubectl("delete", "modelreplica", "crowded", "-n", "crowded", "--wait=true")
 
 
 class Troubled:

@@ -156,7 +156,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 def model_replica() -> Schema:
     """The CustomResourceDefinition of ModelReplica."""
     root = {
-        "description": "ModelReplica: one model at one immutable revision, served by replicas that clone their weights "
+        "description": "ModelReplica: one model at one revision, served by replicas that clone their weights "
         "from a resident one.",
         "type": "object",
         "required": ["spec"],

@@ -383,8 +383,11 @@ class Engine:
         raise AssertionError(f"no {kind.__name__} within {SECONDS} s")
 
     def allocate(self, nbytes: int) -> int:
-        """Descriptor of the writable arena of an elected seed."""
+        """Wait to be elected. Returns the descriptor of the writable arena."""
         self.until(attach.Seed)
+        return self._granted(nbytes)
+
+    def _granted(self, nbytes: int) -> int:
         self.send(attach.Allocate(bytes=nbytes))
         message, fds = self.receive()
         assert isinstance(message, attach.Writable), message
@@ -396,12 +399,13 @@ class Engine:
         self.send(attach.Commit(), fd)
         os.close(fd)
 
+    def fill(self, data: bytes) -> None:
+        """Be the seed that was just elected, up to the commit."""
+        self._write(self._granted(len(data)), data)
+
     def seed(self, data: bytes, identity: dict[str, str] | None = None) -> attach.Ready:
         """Be the seed from start to end."""
-        fd = self.allocate(len(data))
-        with mapped(fd, mmap.PROT_READ | mmap.PROT_WRITE) as arena:
-            arena[: len(data)] = data
-        os.close(fd)
+        self._write(self.allocate(len(data)), data)
         self.commit(layout_for(len(data), identity))
         ready, fds = self.until(attach.Ready)
         for each in fds:
@@ -409,12 +413,21 @@ class Engine:
         self.send(attach.Attached())
         return ready
 
-    def attach(self) -> tuple[attach.Ready, bytes]:
-        """Wait until ready and read all of the arena."""
-        ready, fds = self.until(attach.Ready)
+    def read(self, ready: attach.Ready, fds: list[int]) -> bytes:
+        """All of the arena that was just handed over; attached then."""
         with mapped(fds[0], mmap.PROT_READ) as arena:
             data = arena[: ready.bytes]
         for fd in fds:
             os.close(fd)
         self.send(attach.Attached())
-        return ready, data
+        return data
+
+    def attach(self) -> tuple[attach.Ready, bytes]:
+        """Wait until ready and read all of the arena."""
+        ready, fds = self.until(attach.Ready)
+        return ready, self.read(ready, fds)
+
+    def _write(self, fd: int, data: bytes) -> None:
+        with mapped(fd, mmap.PROT_READ | mmap.PROT_WRITE) as arena:
+            arena[: len(data)] = data
+        os.close(fd)

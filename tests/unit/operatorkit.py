@@ -8,7 +8,7 @@ from typing import Any
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod, Place, Problem
 from flashboot_operator.api.modelreplica import Spec
-from flashboot_operator.core.expected import engine_hash, expected_identity
+from flashboot_operator.core.expected import engine_hash, expected_identity, template_hash
 from flashboot_operator.core.facts import Agent, Node, Pod, World
 from flashboot_operator.core.plan import Owner
 from tests.samples import MEMORY
@@ -30,11 +30,10 @@ def spec(**more: Any) -> Spec:
 
 def owner(**more: Any) -> Owner:
     made = spec(**more)
-    hash_ = engine_hash(made.template["spec"]) if made.template else None
-    return Owner("ns", "m", OWNER_UID, made, hash_)
+    return Owner("ns", "m", OWNER_UID, made, template_hash(made))
 
 
-HASH = engine_hash(TEMPLATE["spec"])
+HASH = engine_hash(TEMPLATE["spec"], "r1")
 EXPECTED = expected_identity(spec(), template_hash=HASH, gpu_product="cpu", architecture="amd64")
 ARENA = arena_id(OWNER_UID, EXPECTED, Place())
 

@@ -26,7 +26,7 @@ BAD = Problem(reason="SeedFailed", message="rank 1 ran out of luck")
 def name_of(place: Place) -> str:
     made = spec(**TP2)
     assert made.template is not None
-    hash_ = engine_hash(made.template["spec"])
+    hash_ = engine_hash(made.template["spec"], made.model.revision)
     expected = expected_identity(made, template_hash=hash_, gpu_product="cpu", architecture="amd64")
     return arena_id(OWNER_UID, expected, place)
 

@@ -23,6 +23,11 @@ from pydantic import Field
 
 from flashboot_agent.wire.base import Address, ArenaId, Digest, Name, Text, Time, Uid, WireModel
 
+PROTOCOL: Final = 1
+"""Agents and an operator of one protocol understand each other, whatever their versions. As models refuse what they do
+not know, every release that changes a message raises it. An operator leaves an agent of another protocol alone: its
+engines serve, its arenas stay, nothing new begins there, and the conditions say so."""
+
 Role = Literal["seed", "clone", "hold"]
 """What a node shall do about an arena that it does not hold yet.
 

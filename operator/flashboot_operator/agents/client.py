@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from flashboot_agent.trust.credentials import Credentials
 from flashboot_agent.trust.tls import client_context
-from flashboot_agent.wire.control import Accepted, Desired, Observed, Problem
+from flashboot_agent.wire.control import PROTOCOL, Accepted, Desired, Observed, Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
 
 LONG_POLL_S = 25
@@ -31,6 +31,10 @@ class AgentError(Exception):
 
 class AgentUntrusted(AgentError):
     """It has no certificate that we believe; it needs a new one."""
+
+
+class AgentSkewed(AgentError):
+    """It speaks, and not as this operator does: it is of another version."""
 
 
 class AgentRefused(AgentError):
@@ -75,7 +79,11 @@ class AgentClient:
 
     async def observed(self, node: str, ip: str, *, after: int, wait_s: int) -> Observed:
         path = f"/v1/observed?after={after}&waitSeconds={wait_s}"
-        return _parsed(Observed, await self._call(self._http, "GET", node, self._url(ip, path), wait_s=wait_s))
+        content = await self._call(self._http, "GET", node, self._url(ip, path), wait_s=wait_s)
+        try:
+            return Observed.model_validate_json(content)
+        except ValidationError as error:
+            raise _not_understood(content, error) from error
 
     async def put(self, ip: str, desired: Desired) -> Accepted:
         url = self._url(ip, "/v1/desired")
@@ -145,6 +153,26 @@ def _parsed(model: type[M], content: bytes) -> M:
         return model.model_validate_json(content)
     except ValidationError as error:
         raise AgentError(f"an answer that is no {model.__name__}: {error}") from error
+
+
+class _Greeting(BaseModel):
+    """What every protocol has."""
+
+    protocol: int
+    version: str
+
+
+def _not_understood(content: bytes, error: ValidationError) -> AgentError:
+    try:
+        said = _Greeting.model_validate_json(content)
+    except ValidationError:
+        return AgentError(f"an answer that is no Observed: {error}")
+    if said.protocol == PROTOCOL:
+        first = error.errors()[0]
+        what = f"says what this operator does not understand ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+    else:
+        what = f"speaks protocol {said.protocol}, this operator {PROTOCOL}"
+    return AgentSkewed(f"the agent, version {said.version}, {what}")
 
 
 def _is_about_trust(error: BaseException | None) -> bool:

@@ -111,6 +111,10 @@ class Fleet:
                 result[node] = now - since
         return result
 
+    def skewed(self, nodes: set[str]) -> dict[str, str]:
+        """What is wrong with the version of the agents of these nodes, where something is."""
+        return {node: agent.skew for node in nodes if (agent := self._agents.get(node)) is not None and agent.skew}
+
     def last_seen(self) -> dict[str, float]:
         """Node → seconds since its agent last answered; for health and the live view."""
         return {node: agent.silent_s for node, agent in sorted(self._agents.items())}

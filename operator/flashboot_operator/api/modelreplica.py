@@ -1,4 +1,4 @@
-"""ModelReplica: one model at one immutable revision, served by `spec.replicas` replicas that clone their weights.
+"""ModelReplica: one model at one revision, served by `spec.replicas` replicas that clone their weights.
 
 The spec. Each bound and each rule holds on both sides: the API server enforces what `crds/` says, and these models
 refuse the same, so that the operator never works on something that the API server would not have taken.
@@ -24,13 +24,14 @@ EXPERT_DIVIDES = "parallelism.expert must divide parallelism.tensor: experts are
 
 
 class Model(ApiModel):
-    """The identity of the bytes. Immutable: another model or revision is another ModelReplica."""
+    """The identity of the bytes."""
 
     name: ModelName
-    """The model: a repository name such as `Qwen/Qwen3-30B-A3B`, or the path under which the engine finds it."""
+    """The model: a repository name such as `Qwen/Qwen3-30B-A3B`, or the path under which the engine finds it.
+    Immutable: another model is another ModelReplica."""
     revision: Revision
-    """The immutable revision of the model, such as a commit hash. Never a branch: replicas made at different times have
-    to get the same bytes."""
+    """The revision of the model, such as a commit hash. A change is rolled out like one of the template. Never a
+    branch: replicas made at different times have to get the same bytes."""
 
 
 class Group(ApiModel):
@@ -112,7 +113,7 @@ class Residency(ApiModel):
 
 
 class Rollout(ApiModel):
-    """How a change of the template reaches the replicas."""
+    """How a change of the template or of the revision reaches the replicas."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -143,9 +144,10 @@ class Spec(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             {
-                "rule": "self.model == oldSelf.model",
-                "message": "model is immutable: it is the identity of the bytes. Another model is another ModelReplica",
-                "fieldPath": ".model",
+                "rule": "self.model.name == oldSelf.model.name",
+                "message": "model.name is immutable: another model is another ModelReplica. Another revision of the "
+                "same model is rolled out",
+                "fieldPath": ".model.name",
                 "reason": "FieldValueForbidden",
             },
             {
@@ -175,7 +177,7 @@ class Spec(ApiModel):
     """How many replicas should serve. Leave it out under an autoscaler; FlashBoot then starts with 1. Must be left out
     without a template."""
     model: Model
-    """The model and its revision. Immutable."""
+    """The model and its revision."""
     group: Group = Group()
     """How many pods make one replica."""
     parallelism: Parallelism = Parallelism()
@@ -185,7 +187,7 @@ class Spec(ApiModel):
     residency: Residency = Residency()
     """What stays in memory without pods."""
     rollout: Rollout = Rollout()
-    """How a change of the template reaches the replicas."""
+    """How a change of the template or of the revision reaches the replicas."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-flashboot-schema": "pod-template"})] = None
     """The pods, as in a Deployment. FlashBoot adds its volume, its mount, its labels, the engine's loader arguments and
     a readiness probe to the container named `engine`, or to the first one. Without a template, FlashBoot brings arenas

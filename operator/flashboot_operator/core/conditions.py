@@ -1,24 +1,31 @@
 """The conditions of a ModelReplica. Pure: the same facts give the same conditions, and only a change of `status` moves
 `lastTransitionTime`.
 
-Reasons that docs/reference/conditions.md does not list do not exist: a test compares the two.
+A message alone has to explain the state to whoever reads it with `kubectl describe`: it names the replica, the node,
+the rank, and what to do where it is a person's turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from flashboot_operator.api.base import LABEL_MODEL_REPLICA
 from flashboot_operator.api.status import Condition, ConditionType
+from flashboot_operator.core.deadline import is_stuck
 from flashboot_operator.core.election import Source
 from flashboot_operator.core.facts import Raw, Trouble
 from flashboot_operator.core.progress import ORDER, Line
+from flashboot_operator.core.reasons import ConditionReason
 
+QUOTA_STEP = "raise the ResourceQuota or lower spec.replicas"
 MAX_MESSAGE = 1024
 SHOWN = 4
 """Pods that a message names; more are counted."""
+
+UNSEEN = "the operator has not looked at this object yet; if that lasts, look at the flashboot-operator pod and its log"
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -28,18 +35,28 @@ class Picture:
     """All that the conditions say something about."""
 
     generation: int
+    name: str = ""
     wanted: int | None = None
     """None: adopted pods, whatever their number."""
     max_unavailable: int = 0
     existing: int = 0
     ready: int = 0
     updated: int = 0
+    """Of those that exist, how many are of the present template and revision."""
+    updated_ready: int = 0
+    moved_at: datetime | None = None
+    """When something became of those last."""
+    deadline: timedelta = timedelta(seconds=900)
     lines: Sequence[Line] = ()
     source: Source | None = None
     seed: str | None = None
     refused: Trouble | None = None
     """What keeps the Deployment from being applied."""
     deployment: Raw | None = None
+    strays: Sequence[Trouble] = ()
+    """Of pods that carry the label and do not count."""
+    contested: Trouble | None = None
+    """Who else changes the number of replicas."""
     going: bool = False
 
     @property
@@ -52,8 +69,16 @@ class Picture:
         return self.ready == self.existing == self.target and current and self.refused is None
 
     @property
+    def earlier(self) -> int:
+        """Replicas of an earlier template or revision."""
+        return 0 if self.wanted is None else max(0, self.existing - self.updated)
+
+    @property
     def counts(self) -> str:
-        return f"{self.ready} of {self.target} replicas are ready"
+        ready = f"{self.ready} of {self.target} replicas are ready"
+        if not self.earlier:
+            return ready
+        return f"{ready}; roll-out: {self.updated} of {self.existing} are of the present template"
 
     def deployed(self, kind: str) -> Raw:
         """A condition of the Deployment, or nothing."""
@@ -67,18 +92,20 @@ class _Speaker:
     def __init__(self, generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> None:
         self.said: list[Condition] = []
         self._generation = generation
-        self._before = {c["type"]: c for c in before}
-        self._now = stamp(now)
+        self.before = {c["type"]: c for c in before}
+        self.now = now
 
-    def say(self, kind: ConditionType, status: Truth, reason: str, message: str) -> None:
-        old = self._before.get(kind, {})
+    def say(self, kind: ConditionType, status: Truth, reason: ConditionReason, message: str) -> None:
+        old = self.before.get(kind, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
+        if kind == "Reconciling" and old.get("observedGeneration") != self._generation:
+            since = None  # Another spec is another way to go, with its own deadline.
         self.said.append(
             Condition(
                 type=kind,
                 status=status,
                 observed_generation=self._generation,
-                last_transition_time=since or self._now,
+                last_transition_time=since or stamp(self.now),
                 reason=reason,
                 message=message[:MAX_MESSAGE],
             )
@@ -101,7 +128,7 @@ def compute(picture: Picture, before: Sequence[Mapping[str, Any]], now: datetime
     _available(to, picture)
     _ready(to, picture, troubles)
     _source(to, picture)
-    _progress(to, picture)
+    _progress(to, picture, troubles)
     return sorted(to.said, key=lambda c: c.type)
 
 
@@ -110,13 +137,20 @@ def unknown(generation: int, now: datetime) -> list[Condition]:
     to = _Speaker(generation, (), now)
     kinds: tuple[ConditionType, ...] = ("Available", "Degraded", "Ready", "SourceAvailable")
     for kind in kinds:
-        to.say(kind, "Unknown", "FirstSeen", "not looked at yet")
+        to.say(kind, "Unknown", "FirstSeen", UNSEEN)
     return to.said
 
 
 def refused(trouble: Trouble, generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> list[Condition]:
-    """What is said of an object whose spec this operator does not understand."""
-    return compute(Picture(generation, refused=trouble), before, now)
+    """What is said of an object that this operator cannot work on. What serves goes on serving, so that what was said
+    of it stays."""
+    to = _Speaker(generation, before, now)
+    to.say("Degraded", "True", trouble.reason, trouble.message)
+    to.say("Ready", "False", trouble.reason, trouble.message)
+    to.say("Stalled", "True", trouble.reason, trouble.message)
+    was = to.before or {c.type: c.model_dump(by_alias=True) for c in unknown(generation, now)}
+    kept = [Condition.model_validate(was[kind]) for kind in ("Available", "SourceAvailable") if kind in was]
+    return sorted([*to.said, *kept], key=lambda c: c.type)
 
 
 def short(messages: Sequence[str]) -> str:
@@ -131,10 +165,11 @@ def _troubles(picture: Picture) -> list[Trouble]:
         message = failure.get("message", "")
         text = f"pods of Deployment {(picture.deployment or {})['metadata']['name']} are refused: {message}"
         if "exceeded quota" in message:
-            found.append(Trouble("QuotaExceeded", text))
+            found.append(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"))
         else:
-            found.append(Trouble("PodCreationFailed", text))
-    return found + [line.trouble for line in picture.lines if line.trouble is not None]
+            found.append(Trouble("PodCreationFailed", f"{text}; correct spec.template, or what refuses its pods"))
+    found += [line.trouble for line in picture.lines if line.trouble is not None]
+    return [*found, *picture.strays, *([picture.contested] if picture.contested else [])]
 
 
 def _available(to: _Speaker, picture: Picture) -> None:
@@ -142,11 +177,11 @@ def _available(to: _Speaker, picture: Picture) -> None:
     if picture.wanted == 0:
         to.say("Available", "True", "ScaledToZero", "no replicas are wanted")
     elif picture.target == 0:
-        to.say("Available", "False", "NoPods", "no pod carries the label yet")
+        to.say("Available", "False", "NoPods", _no_pods(picture))
     elif picture.ready >= needed:
         to.say("Available", "True", "MinimumReplicasReady", picture.counts)
     elif picture.ready:
-        to.say("Available", "False", "TooFewReplicasReady", f"{picture.counts}, {needed} are needed")
+        to.say("Available", "False", "TooFewReplicasReady", f"{picture.counts}; {needed} are needed")
     else:
         to.say("Available", "False", "NoReplicaReady", picture.counts)
 
@@ -154,20 +189,22 @@ def _available(to: _Speaker, picture: Picture) -> None:
 def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
     waiting = sorted((x for x in picture.lines if x.stage != "Ready"), key=lambda x: (ORDER.index(x.stage), x.pod))
     if picture.going:
-        to.say("Ready", "False", "Deleting", "the ModelReplica is being deleted")
+        to.say("Ready", "False", "Deleting", "the ModelReplica is being deleted; its pods and arenas go with it")
     elif picture.done and picture.wanted == 0:
         to.say("Ready", "True", "ScaledToZero", "no replicas are wanted")
     elif picture.done and picture.target == 0:
-        to.say("Ready", "False", "NoPods", "no pod carries the label yet")
+        to.say("Ready", "False", "NoPods", _no_pods(picture))
     elif picture.done:
         to.say("Ready", "True", "AllReplicasReady", picture.counts)
     elif troubles:
         to.say("Ready", "False", troubles[0].reason, short([picture.counts, *(t.message for t in troubles)]))
     elif waiting:
-        to.say("Ready", "False", waiting[0].stage, short([x.text for x in waiting]))
+        counts = [picture.counts] if picture.earlier else []
+        to.say("Ready", "False", waiting[0].stage, short([*counts, *(x.text for x in waiting)]))
+    elif picture.earlier:
+        to.say("Ready", "False", "RollingOut", f"{picture.counts}; the others are being replaced")
     else:
-        text = f"{picture.counts}; {picture.existing} exist, {picture.updated} of the present template"
-        to.say("Ready", "False", "RollingOut", text)
+        to.say("Ready", "False", "Progressing", f"{picture.counts}, and {picture.existing} exist")
 
 
 def _source(to: _Speaker, picture: Picture) -> None:
@@ -182,12 +219,35 @@ def _source(to: _Speaker, picture: Picture) -> None:
         to.say("SourceAvailable", "False", "NothingResident", text)
 
 
-def _progress(to: _Speaker, picture: Picture) -> None:
-    progress = picture.deployed("Progressing")
+def _no_pods(picture: Picture) -> str:
+    return (
+        f"no pod carries the label {LABEL_MODEL_REPLICA}: {picture.name} yet; without spec.template FlashBoot serves "
+        "the pods of another workload, whose template needs the label"
+    )
+
+
+def _progress(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
     if picture.refused is not None:
         to.say("Stalled", "True", picture.refused.reason, picture.refused.message)
-    elif progress.get("status") == "False" and not picture.done:
-        text = progress.get("message", "the roll-out makes no progress")
-        to.say("Stalled", "True", "ProgressDeadlineExceeded", text)
-    elif not picture.done and not picture.going:
+        return
+    if picture.done or picture.going:
+        return
+    moved, deadline = picture.moved_at, picture.deadline
+    if is_stuck(to.before, picture.generation, moved=moved, now=to.now, deadline=deadline):
+        to.say("Stalled", "True", "ProgressDeadlineExceeded", _stuck(picture, troubles))
+    elif picture.earlier:
+        to.say("Reconciling", "True", "RollingOut", picture.counts)
+    else:
         to.say("Reconciling", "True", "Progressing", picture.counts)
+
+
+def _stuck(picture: Picture, troubles: Sequence[Trouble]) -> str:
+    waited = f"{picture.deadline.total_seconds():.0f} s"
+    held_up = [t.message for t in troubles] or [x.text for x in picture.lines if x.stage != "Ready"]
+    if not picture.earlier:
+        return short([f"no replica became Ready for {waited}: {picture.counts}", *held_up])
+    served = picture.ready - picture.updated_ready
+    stopped = f"the roll-out has stopped: no replica of the present template became Ready for {waited}"
+    kept = f"{served} of the earlier one serve, and no more of them are taken away"
+    step = "correct spec.template or spec.model.revision, or put the earlier ones back"
+    return short([f"{stopped}; {kept}; {step}", *held_up])

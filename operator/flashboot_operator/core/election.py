@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from flashboot_operator.core.reasons import SourceReason
+
 
 @dataclass(frozen=True)
 class Sealed:
@@ -34,8 +36,8 @@ class Sealed:
 @dataclass(frozen=True)
 class Source:
     node: str
-    reason: str
-    """OnlySealed, IdleAndSealed, ServingAndSealed; LastResort when it is not sound and there is no better one."""
+    reason: SourceReason
+    """LastResort: it is not sound, and there is no better one."""
 
 
 def elect_source(sealed: Iterable[Sealed], current: str | None) -> Source | None:
@@ -56,6 +58,7 @@ def elect_source(sealed: Iterable[Sealed], current: str | None) -> Source | None
             s.node,
         ),
     )
+    reason: SourceReason
     if not best.sound:
         reason = "LastResort"
     elif len(candidates) == 1:

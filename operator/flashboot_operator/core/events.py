@@ -1,34 +1,55 @@
 """Which transitions are worth an Event, and a name for each that makes a repeated one fall together.
 
 The name is a hash of what happened to whom, so that a second operator, or the same after a restart, makes the same
-Event and the API server refuses it as a duplicate. What happened long ago is not told again.
+Event and the API server refuses it as a duplicate. What happened long ago is not told again, and what happens again is
+counted in the Event that is there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal, Protocol
 
+from flashboot_agent.wire.control import Way
 from flashboot_operator.api.status import Condition, Status
 from flashboot_operator.core.facts import World
 from flashboot_operator.core.plan import ArenaPlan, Owner
+from flashboot_operator.core.reasons import EventReason
 
+SEALED: Mapping[Way, EventReason] = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}
 RECENT = timedelta(minutes=10)
+NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
+"""A number that stands alone. Messages that differ only in such ones (percent, restarts, seconds) say the same."""
+
+
+class Named(Protocol):
+    """Whom Events are about."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Note:
     kind: Literal["Normal", "Warning"]
     reason: str
+    """An EventReason, or the reason of a condition that says what is wrong."""
     action: str
     message: str
     subject: str
     """What makes two notes the same."""
+    occasion: str = ""
+    """What makes two notes two occurrences of the same."""
 
-    def name(self, owner: Owner) -> str:
+    def name(self, owner: Named) -> str:
         digest = hashlib.sha256(f"{owner.uid}|{self.reason}|{self.subject}".encode()).hexdigest()[:16]
         return f"{owner.name[:200]}.{digest}"
 
@@ -71,23 +92,32 @@ def notes_of(
                 )
             if arena.sealed_at is not None:
                 took = arena.sealed_at - (arena.started_at or arena.created_at)
-                reason = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}[arena.way]
+                reason = SEALED[arena.way]
                 ms = int(took.total_seconds() * 1000)
                 text = f"{node} holds all {arena.bytes} bytes of rank {plan.place}, verified, after {ms} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
+    return notes + transitions(status.conditions or [], before)
+
+
+def transitions(now: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Note]:
+    """What the conditions tell that they did not tell before."""
     was = {c["type"]: c for c in before}
-    for condition in status.conditions or []:
-        notes += _transition(condition, was.get(condition.type, {}))
-    return notes
+    return [note for condition in now for note in _transition(condition, was.get(condition.type, {}))]
 
 
-def _transition(now: Condition, was: dict[str, str]) -> list[Note]:
-    if (
-        now.type == "Degraded"
-        and now.status == "True"
-        and (was.get("status"), was.get("reason")) != ("True", now.reason)
-    ):
-        return [Note("Warning", now.reason, "Reconcile", now.message, f"{now.last_transition_time}|{now.reason}")]
+def _transition(now: Condition, was: Mapping[str, Any]) -> list[Note]:
+    begins = now.status == "True" and (was.get("status"), was.get("reason")) != ("True", now.reason)
+    if now.type == "Degraded" and begins:
+        return [_of(now, "Warning", now.reason)]
+    if now.type == "Stalled" and begins and now.reason == "ProgressDeadlineExceeded":
+        return [_of(now, "Warning", now.reason)]
+    if now.type == "Reconciling" and begins and now.reason == "RollingOut":
+        return [_of(now, "Normal", "RolloutStarted")]
     if now.type == "Ready" and now.reason == "AllReplicasReady" and was.get("status") != "True":
-        return [Note("Normal", "ReplicasReady", "Reconcile", now.message, now.last_transition_time)]
+        return [_of(now, "Normal", "ReplicasReady")]
     return []
+
+
+def _of(now: Condition, kind: Literal["Normal", "Warning"], reason: str) -> Note:
+    subject = f"{reason}|{NUMBER.sub('#', now.message)}"
+    return Note(kind, reason, "Reconcile", now.message, subject, now.last_transition_time)

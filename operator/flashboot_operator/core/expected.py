@@ -24,20 +24,28 @@ def engine_index(pod_spec: Mapping[str, Any]) -> int:
     return next((i for i, c in enumerate(containers) if c.get("name") == ENGINE), 0)
 
 
-def engine_hash(pod_spec: Mapping[str, Any]) -> str:
-    """12 hex digits over what matters in the engine's container."""
+def engine_hash(pod_spec: Mapping[str, Any], revision: str | None = None) -> str:
+    """12 hex digits over what matters in the engine's container, and over the revision of the model where the container
+    does not say it itself: FlashBoot appends it to the arguments of a ModelReplica's template."""
     containers = pod_spec.get("containers") or [{}]
     engine = containers[engine_index(pod_spec)]
     facts = {key: engine[key] for key in MATTERS if engine.get(key)}
+    if revision is not None:
+        facts["revision"] = revision
     return digest_of(facts).removeprefix("sha256:")[:12]
 
 
+def template_hash(spec: Spec) -> str | None:
+    """What pods of the present template and revision have as their hash; None when pods are adopted."""
+    return engine_hash(spec.template["spec"], spec.model.revision) if spec.template is not None else None
+
+
 def expected_identity(spec: Spec, *, template_hash: str, gpu_product: str, architecture: str) -> str:
+    """The pod's own hash stands for the revision: the spec may name another one by now."""
     sizes = spec.parallelism
     return digest_of(
         {
             "model": spec.model.name,
-            "revision": spec.model.revision,
             "template": template_hash,
             "parallelism": f"tp{sizes.tensor}-pp{sizes.pipeline}-dp{sizes.data}-ep{sizes.expert}",
             "gpuProduct": gpu_product,

@@ -12,9 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
+from flashboot_agent.wire.door import ATTRIBUTE_MODEL_REPLICA, DRIVER_NAME
 from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, LABEL_MODEL_REPLICA
-from flashboot_operator.core.expected import engine_hash
+from flashboot_operator.core.devices import count, devices_of
+from flashboot_operator.core.expected import engine_hash, engine_index
 from flashboot_operator.core.fanout.pace import Sample
+from flashboot_operator.core.reasons import Wrong
 
 GPU_PRODUCT = "nvidia.com/gpu.product"
 GPU_CLIQUE = "nvidia.com/gpu.clique"
@@ -31,7 +34,7 @@ Key = tuple[str, str]
 class Trouble:
     """Something that is wrong: a reason of docs/reference/conditions.md and words for people."""
 
-    reason: str
+    reason: Wrong
     message: str
 
 
@@ -42,6 +45,8 @@ class Node:
     architecture: str = "amd64"
     domain: str = NO_DOMAIN
     cordoned: bool = False
+    gpus: int = 0
+    """That it has in all, free or not."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,22 @@ class Pod:
     """What it has in common with the other pods of its replica; empty while a replica is one pod."""
     index: int = 0
     """Which of its replica's pods it is."""
+    volume_of: str | None = None
+    """The ModelReplica that its FlashBoot volume names; None without such a volume."""
+    made_by: str | None = None
+    """Kind and name of its controller, as in `ReplicaSet m-5d8f7c`."""
+    gpus: int | None = None
+    """That its engine asks for."""
 
     @property
     def live(self) -> bool:
         return self.node is not None and not self.going
+
+    def made_by_template_of(self, name: str) -> bool:
+        """Whether its controller is one of those that a ModelReplica's workload has: a ReplicaSet of the Deployment of
+        this name, or a StatefulSet of a replica."""
+        kind, _, controller = (self.made_by or "").partition(" ")
+        return kind in ("ReplicaSet", "StatefulSet") and controller.rpartition("-")[0] == name
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,12 @@ class World:
     """By node; those that have been silent for too long to be believed are not in it."""
     now: datetime
     deployment: Raw | None = None
+    strays: tuple[Trouble, ...] = ()
+    """What is wrong with pods that carry its label and do not count (claims.py)."""
+    contested: Trouble | None = None
+    """Who fights over the number of replicas (contest.py)."""
+    skewed: Mapping[str, str] = field(default_factory=dict)
+    """Node → what is wrong with the version of its agent."""
     missing_agents: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
 
@@ -132,6 +155,7 @@ def node_of(raw: Raw) -> Node:
         architecture=info.get("architecture") or labels.get("kubernetes.io/arch") or "unknown",
         domain=labels.get(GPU_CLIQUE) or NO_DOMAIN,
         cordoned=bool((raw.get("spec") or {}).get("unschedulable")),
+        gpus=count((raw.get("status") or {}).get("capacity") or {}) or 0,
     )
 
 
@@ -155,17 +179,34 @@ def pod_of(raw: Raw) -> Pod:
         ready_at=time_of(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
         going=bool(meta.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
         trouble=_trouble(meta["name"], spec, status, scheduled),
+        volume_of=volume_of(spec),
+        made_by=_made_by(meta),
+        gpus=devices_of((spec.get("containers") or [{}])[engine_index(spec)]),
     )
 
 
+def volume_of(spec: Raw) -> str | None:
+    """The ModelReplica that the pod's FlashBoot volume names."""
+    volumes = [volume.get("csi") or {} for volume in spec.get("volumes") or []]
+    attributes = [csi.get("volumeAttributes") or {} for csi in volumes if csi.get("driver") == DRIVER_NAME]
+    return next((each[ATTRIBUTE_MODEL_REPLICA] for each in attributes if each.get(ATTRIBUTE_MODEL_REPLICA)), None)
+
+
+def _made_by(meta: Raw) -> str | None:
+    owners = [owner for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
+    return f"{owners[0]['kind']} {owners[0]['name']}" if owners else None
+
+
 IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+IMAGE_STEP = "correct the image's name in spec.template, or its imagePullSecrets"
+NODE_STEP = "add a node that fits, make room, or ask for less in spec.template"
 CREATE_REASONS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 
 def _trouble(name: str, spec: Raw, status: Raw, scheduled: Raw) -> Trouble | None:
     """The first thing that kubelet or the scheduler holds against the pod."""
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return Trouble("PodUnschedulable", f"pod {name}: {scheduled.get('message', 'no node takes it')}")
+        return Trouble("PodUnschedulable", f"pod {name}: {scheduled.get('message', 'no node takes it')}; {NODE_STEP}")
     if status.get("phase") == "Failed":
         return Trouble(
             "PodFailed", f"pod {name}: {status.get('reason', 'failed')}: {status.get('message', 'no message')}"
@@ -176,14 +217,15 @@ def _trouble(name: str, spec: Raw, status: Raw, scheduled: Raw) -> Trouble | Non
         reason, message = waiting.get("reason", ""), waiting.get("message", "no message")
         where = f"pod {name}: container {container['name']} on {spec.get('nodeName')}"
         if reason in IMAGE_REASONS:
-            return Trouble("ImagePullFailed", f"{where}: {reason}: {message}")
+            return Trouble("ImagePullFailed", f"{where}: {reason}: {message}; {IMAGE_STEP}")
         if reason in CREATE_REASONS:
-            return Trouble("ContainerNotCreated", f"{where}: {reason}: {message}")
+            return Trouble("ContainerNotCreated", f"{where}: {reason}: {message}; correct spec.template")
         if reason == "CrashLoopBackOff":
             ended = (container.get("lastState") or {}).get("terminated") or {}
             why = f"exit code {ended.get('exitCode')}, {ended.get('reason', 'no reason')}"
             return Trouble(
                 "EngineCrashing",
-                f"{where} ended {container.get('restartCount', 0)} times, last with {why}; see its log",
+                f"{where} ended {container.get('restartCount', 0)} times, last with {why}; "
+                f"see kubectl logs --previous {name}",
             )
     return None

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from flashboot_agent.wire.control import ObservedArena, ObservedPod, ObservedRank, Place
+from flashboot_operator.core.devices import more_than_any
 from flashboot_operator.core.facts import Agent, Pod, Trouble, World
 from flashboot_operator.core.plan import ArenaPlan
 from flashboot_operator.core.ranks import names_of
+from flashboot_operator.core.reasons import Stage
 from flashboot_operator.core.targets import lanes_of
-
-Stage = Literal[
-    "WaitingForNodes",
-    "WaitingForVolumes",
-    "AgentSilent",
-    "Seeding",
-    "WaitingForSeed",
-    "Cloning",
-    "LoadingImage",
-    "Attaching",
-    "EngineStarting",
-    "Ready",
-]
 
 ORDER: tuple[Stage, ...] = (
     "AgentSilent",
@@ -54,18 +42,19 @@ class Line:
 def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
     """The state of one pod: of the rank that is least far. `plans`: of the arenas of its ranks."""
     if pod.node is None:
-        return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", pod.trouble)
+        return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", _unbound(pod, world))
     agent = world.agents.get(pod.node)
     if agent is None or not agent.fresh:
         where = f"pod {pod.name}: {names_of([plan.place for plan in plans] or [Place()])} on {pod.node}"
-        return _silent(pod, where, world.missing_agents.get(pod.node, 0.0))
+        return _silent(pod, where, world.missing_agents.get(pod.node, 0.0), _skew(where, pod, world))
     seen = agent.pod(pod.uid)
     ranks = [_rank_line(pod, plan.place, plan, agent, seen) for plan in plans] or [
         _rank_line(pod, Place(), None, agent, seen)
     ]
     worst = min(ranks, key=lambda line: ORDER.index(line.stage))
     troubles = (line.trouble for line in ranks)
-    trouble = next((each for each in troubles if each), None) or _of_the_whole(pod, plans, seen) or pod.trouble
+    whole = _of_the_whole(pod, plans, seen) or _skew(f"pod {pod.name} on {pod.node}", pod, world) or pod.trouble
+    trouble = next((each for each in troubles if each), None) or whole
     left = sum(1 for line in ranks if line.stage not in ("EngineStarting", "Ready"))
     more = f"; {left} of its {len(ranks)} ranks have no weights yet" if left > 1 else ""
     return Line(pod.name, worst.stage, worst.text + more, trouble)
@@ -94,9 +83,24 @@ def _of_the_whole(pod: Pod, plans: Sequence[ArenaPlan], seen: ObservedPod | None
     return Trouble("RanksDiffer", text)
 
 
-def _silent(pod: Pod, where: str, silent: float) -> Line:
+def _unbound(pod: Pod, world: World) -> Trouble | None:
+    """What the scheduler says, or, where it says only that GPUs are short, that they always will be."""
+    too_many = more_than_any(pod.gpus, (node.gpus for node in world.nodes.values()))
+    if pod.trouble is None or too_many is None:
+        return pod.trouble
+    return Trouble("MoreRanksThanDevices", f"pod {pod.name} is not bound to a node: {too_many}")
+
+
+def _skew(where: str, pod: Pod, world: World) -> Trouble | None:
+    if (said := world.skewed.get(pod.node or "")) is None:
+        return None
+    step = "install one version of the chart for operator and agents; engines that serve are not affected"
+    return Trouble("AgentVersionUnsupported", f"{where}: {said}; {step}")
+
+
+def _silent(pod: Pod, where: str, silent: float, skew: Trouble | None) -> Line:
     """Who serves goes on serving, whatever we hear."""
-    trouble = pod.trouble
+    trouble = skew or pod.trouble
     if trouble is None and silent >= SILENCE_S:
         since = f"{silent // 10 * 10:.0f} s or more"
         text = f"{where}: the agent does not answer (for {since}); look at the flashboot-agent pod there"
@@ -109,16 +113,15 @@ def _silent(pod: Pod, where: str, silent: float) -> Line:
 def _unknown(pod: Pod) -> tuple[Stage, str]:
     if pod.ready:
         return "Attaching", "is Ready, but without FlashBoot's volume: the agent does not know it"
-    return "WaitingForVolumes", "waits for its volume"
+    return "WaitingForVolumes", "waits for its volume; if that lasts, look at the flashboot-door pod there"
 
 
 def _known(
     pod: Pod, rank: ObservedRank | None, arena: ObservedArena | None, plan: ArenaPlan | None, agent: Agent
 ) -> tuple[Stage, str]:
     if rank is not None and rank.phase == "attached":
-        return (
-            ("Ready", "is Ready") if pod.ready else ("EngineStarting", "has its weights, its engine is not Ready yet")
-        )
+        words = f"has its weights, its engine is not Ready yet; kubectl logs {pod.name} says what it does"
+        return ("Ready", "is Ready") if pod.ready else ("EngineStarting", words)
     if arena is not None and arena.state == "sealed":
         return "Attaching", "has all bytes, its engine has not attached yet"
     if arena is not None and arena.way == "load":

@@ -11,6 +11,7 @@ from flashboot_agent.wire.control import ObservedArena, StartupTimes
 from flashboot_operator.api.status import Domain, Identity, LastClone, Status, Weights
 from flashboot_operator.core import startup
 from flashboot_operator.core.conditions import Picture, compute, stamp
+from flashboot_operator.core.deadline import moved_at
 from flashboot_operator.core.facts import Pod, Trouble, World, domain_of, time_of
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
@@ -47,21 +48,28 @@ def compute_status(
     main = ranks[0] if ranks else None
     ready = sum(1 for line in lines if line.stage == "Ready")
     updated = [p for p in present if owner.template_hash is None or p.hash == owner.template_hash]
+    new, ready_names = {p.name for p in updated}, {line.pod for line in lines if line.stage == "Ready"}
     deployed = (world.deployment or {}).get("status") or {}
     existing = max(len(present), 0 if owner.spec.template is None else deployed.get("replicas") or 0)
     seed = main.seed if main else None
     picture = Picture(
         generation=generation,
+        name=owner.name,
         wanted=None if owner.spec.template is None else (1 if owner.spec.replicas is None else owner.spec.replicas),
         max_unavailable=owner.spec.rollout.max_unavailable,
         existing=existing,
         ready=ready,
         updated=len(updated),
+        updated_ready=len(new & ready_names),
+        moved_at=moved_at(updated),
+        deadline=timedelta(seconds=owner.spec.rollout.progress_deadline_seconds),
         lines=lines,
         source=main.source if main else None,
         seed=f"{seed.name} on {seed.node}" if seed else None,
         refused=refused,
         deployment=world.deployment,
+        strays=world.strays,
+        contested=world.contested,
         going=owner.going,
     )
     digest = _digest(ranks)

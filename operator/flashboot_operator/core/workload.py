@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from flashboot_agent.wire.attach import MOUNT_PATH
 from flashboot_agent.wire.door import ATTRIBUTE_MODEL_REPLICA, DRIVER_NAME
 from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, API_VERSION, KIND, LABEL_LEADER, LABEL_MODEL_REPLICA
 from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.devices import GPUS, devices_of
 from flashboot_operator.core.expected import engine_hash, engine_index
 from flashboot_operator.core.grace import with_grace
 
@@ -27,6 +28,8 @@ SIZES = {
 }
 """Field of spec.parallelism → how SGLang's arguments call it."""
 
+TemplateReason = Literal["TemplateRejected", "MoreRanksThanDevices"]
+
 OURS = ("--load-format", "--model-loader-extra-config")
 
 Object = dict[str, Any]
@@ -34,6 +37,10 @@ Object = dict[str, Any]
 
 class TemplateRefused(Exception):
     """The template cannot be brought together with what FlashBoot adds; the message names the field."""
+
+    def __init__(self, message: str, reason: TemplateReason = "TemplateRejected") -> None:
+        super().__init__(message)
+        self.reason: TemplateReason = reason
 
 
 def selector_of(name: str) -> str:
@@ -64,6 +71,29 @@ def _require_sizes(spec: Spec, argv: list[str], where: str) -> None:
                 f"{where}.args has {names[0]} {said}, and spec.parallelism.{field} is {wanted}: both must be the same, "
                 "since each rank has an arena of its own"
             )
+
+
+def _require_revision(spec: Spec, argv: list[str], where: str) -> None:
+    """Raises TemplateRefused when the engine would load another revision than its bytes go round under."""
+    said = _option(argv, "--revision")
+    if said is not None and said != spec.model.revision:
+        raise TemplateRefused(
+            f"{where}.args has --revision {said}, and spec.model.revision is {spec.model.revision}: both must be the "
+            "same, since replicas of one revision share their bytes. Change them together"
+        )
+
+
+def _require_devices(spec: Spec, engine: Object, where: str) -> None:
+    """Raises TemplateRefused when the pod asks for fewer GPUs than it has ranks. One that asks for none may get them in
+    another way."""
+    asked = devices_of(engine)
+    ranks = spec.parallelism.tensor * spec.parallelism.pipeline // spec.group.size
+    if asked is not None and asked < ranks:
+        raise TemplateRefused(
+            f"{where}.resources.limits has {asked} {GPUS}, and spec.parallelism makes {ranks} ranks in a pod, each of "
+            "which needs one: raise the limit or lower spec.parallelism",
+            "MoreRanksThanDevices",
+        )
 
 
 def loader_args(spec: Spec) -> list[str]:
@@ -100,6 +130,8 @@ def pod_template(name: str, spec: Spec) -> Object:
         if word.split("=", 1)[0] in OURS:
             raise TemplateRefused(f"{where}.args has {word!r}, which FlashBoot sets itself: remove it")
     _require_sizes(spec, argv, where)
+    _require_revision(spec, argv, where)
+    _require_devices(spec, engine, where)
     if any(v.get("name") == VOLUME for v in pod.get("volumes") or []):
         raise TemplateRefused(
             f"spec.template.spec.volumes has a volume {VOLUME!r}, the name of FlashBoot's own: rename it"
@@ -111,7 +143,10 @@ def pod_template(name: str, spec: Spec) -> Object:
 
     meta = template.setdefault("metadata", {})
     meta["labels"] = {**(meta.get("labels") or {}), LABEL_MODEL_REPLICA: name, LABEL_LEADER: "true"}
-    meta["annotations"] = {**(meta.get("annotations") or {}), ANNOTATION_ENGINE_HASH: engine_hash(pod)}
+    meta["annotations"] = {
+        **(meta.get("annotations") or {}),
+        ANNOTATION_ENGINE_HASH: engine_hash(pod, spec.model.revision),
+    }
     engine["args"] = [*(engine.get("args") or []), *loader_args(spec)]
     engine["env"] = with_grace(pod, engine)
     engine["volumeMounts"] = [

@@ -1,73 +1,113 @@
-"""Events, told once each, without making a reconciliation wait."""
+"""Events, told once each, without making a reconciliation wait. What happens again is counted in the one that is there.
+
+`kubectl describe` then shows one line with its count and since when. After a restart the count begins anew: one that
+the API server still has is left as it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from flashboot_operator.api.base import API_VERSION, KIND
-from flashboot_operator.core.events import Note
-from flashboot_operator.core.plan import Owner
-from flashboot_operator.kube.client import Conflict, Kube, KubeError, Object
+from flashboot_operator.core.events import Named, Note
+from flashboot_operator.kube.client import Conflict, Kube, KubeError, NotFound, Object
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000
 WAITING = 1_000
+PAUSE_S = 30.0
+"""An Event is counted up at most this often; what happens in between shows with the next time."""
+
+
+@dataclass(frozen=True)
+class Told:
+    occasion: str
+    count: int
+    at: float
+    """Monotonic."""
 
 
 class Recorder:
     def __init__(self, kube: Kube, *, instance: str) -> None:
         self._kube = kube
         self._instance = instance[:128]
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._queue: asyncio.Queue[tuple[str, Object]] = asyncio.Queue(WAITING)
+        self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()
+        self._queue: asyncio.Queue[tuple[Object, int]] = asyncio.Queue(WAITING)
 
-    def tell(self, owner: Owner, notes: list[Note]) -> None:
+    def tell(self, owner: Named, notes: list[Note]) -> None:
         for note in notes:
-            key = (owner.namespace, note.name(owner))
-            if key in self._told:
+            key, now = (owner.namespace, note.name(owner)), time.monotonic()
+            before = self._told.get(key)
+            if before is not None and before.occasion == note.occasion:
                 continue
-            self._told[key] = None
+            if before is not None and now - before.at < PAUSE_S:
+                self._told[key] = replace(before, occasion=note.occasion, count=before.count + 1)
+                continue
+            self._told[key] = told = Told(note.occasion, before.count + 1 if before is not None else 1, now)
+            self._told.move_to_end(key)
             while len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
             try:
-                self._queue.put_nowait((owner.namespace, self._event(owner, note)))
+                self._queue.put_nowait((self._event(owner, note), told.count))
             except asyncio.QueueFull:
                 log.warning("too many events are waiting, one is left out", extra={"reason": note.reason})
 
-    def _event(self, owner: Owner, note: Note) -> Object:
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": note.name(owner), "namespace": owner.namespace},
-            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": "flashboot.io/operator",
-            "reportingInstance": self._instance,
-            "regarding": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "namespace": owner.namespace,
-                "name": owner.name,
-                "uid": owner.uid,
-            },
-            "type": note.kind,
-            "reason": note.reason,
-            "action": note.action,
-            "note": note.message[:1024],
-        }
+    def _event(self, owner: Named, note: Note) -> Object:
+        regarding = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
+        return event(note, note.name(owner), owner.namespace, regarding, instance=self._instance)
 
     async def run(self) -> None:
         while True:
-            namespace, event = await self._queue.get()
-            for attempt in range(3):
-                try:
-                    await self._kube.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
-                    break
-                except Conflict:
-                    break  # Told already, by us before a restart.
-                except KubeError as error:
-                    log.warning("event not written: %s", error, extra={"event": event["reason"], "attempt": attempt})
-                    await asyncio.sleep(error.retry_after or 0.5 * 2**attempt)
+            await self._try(*await self._queue.get())
+
+    async def drain(self) -> None:
+        """All that waits, and no more."""
+        while not self._queue.empty():
+            await self._try(*self._queue.get_nowait())
+
+    async def _try(self, body: Object, count: int) -> None:
+        for attempt in range(3):
+            try:
+                await self._write(body, count)
+                return
+            except KubeError as error:
+                log.warning("event not written: %s", error, extra={"event": body["reason"], "attempt": attempt})
+                await asyncio.sleep(error.retry_after or 0.5 * 2**attempt)
+
+    async def _write(self, body: Object, count: int) -> None:
+        if count > 1:
+            series = {"series": {"count": count, "lastObservedTime": body["eventTime"]}}
+            try:
+                await self._kube.merge(f"{path_of(body)}/{body['metadata']['name']}", series)
+                return
+            except NotFound:
+                pass  # The API server forgets Events after an hour: it is told anew.
+        with suppress(Conflict):  # Told already, by us before a restart.
+            await self._kube.create(path_of(body), body)
+
+
+def path_of(body: Object) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
+
+
+def event(note: Note, name: str, namespace: str, regarding: Object, *, instance: str) -> Object:
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace},
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": "flashboot.io/operator",
+        "reportingInstance": instance,
+        "regarding": {**regarding, "namespace": namespace},
+        "type": note.kind,
+        "reason": note.reason,
+        "action": note.action,
+        "note": note.message[:1024],
+    }

@@ -21,6 +21,10 @@ class SchemaMismatch(Exception):
     """What is served is not what this operator was made for; the message says what to do."""
 
 
+class SchemaOutdated(SchemaMismatch):
+    """It is served, in an older version."""
+
+
 def paths(node: Schema, where: str = "") -> Iterator[str]:
     for name, child in (node.get("properties") or {}).items():
         yield f"{where}.{name}"
@@ -35,7 +39,7 @@ def missing(served: Schema, wanted: Schema) -> list[str]:
     return [p for p in paths(wanted) if p not in there and not p.startswith((".metadata", ".apiVersion", ".kind"))]
 
 
-async def require_served(kube: Kube, wanted: Schema, *, deadline_s: float = 30.0) -> None:
+async def require_served(kube: Kube, wanted: Schema, *, deadline_s: float) -> None:
     """Wait for the API server, up to the deadline; a CRD that was just applied takes a moment to be published.
 
     Raises:
@@ -47,20 +51,20 @@ async def require_served(kube: Kube, wanted: Schema, *, deadline_s: float = 30.0
             document = await kube.get(f"/openapi/v3/apis/{GROUP}/{VERSION}")
             problem = _problem(document, wanted)
         except NotFound:
-            problem = (
+            problem = SchemaMismatch(
                 f"the API server does not serve {PLURAL}.{GROUP} {VERSION}: "
                 "install the CRDs (`crds/`, or the chart with crds.enabled)"
             )
         except KubeError as error:
-            problem = f"the API server does not answer: {error}"
+            problem = SchemaMismatch(f"the API server does not answer: {error}")
         if problem is None:
             return
         if time.monotonic() > end:
-            raise SchemaMismatch(problem)
+            raise problem
         await asyncio.sleep(0.5)
 
 
-def _problem(document: Schema, wanted: Schema) -> str | None:
+def _problem(document: Schema, wanted: Schema) -> SchemaMismatch | None:
     for schema in ((document.get("components") or {}).get("schemas") or {}).values():
         kinds = schema.get("x-kubernetes-group-version-kind") or []
         if any(f"{k.get('group')}/{k.get('version')}" == API_VERSION and k.get("kind") == KIND for k in kinds):
@@ -68,8 +72,8 @@ def _problem(document: Schema, wanted: Schema) -> str | None:
             if not absent:
                 return None
             shown = ", ".join(absent[:5])
-            return (
+            return SchemaOutdated(
                 f"the CRD {PLURAL}.{GROUP} is older than this operator (it lacks {shown}): "
                 "apply the CRDs of this version first"
             )
-    return f"the API server does not serve {KIND} {API_VERSION}"
+    return SchemaMismatch(f"the API server does not serve {KIND} {API_VERSION}")

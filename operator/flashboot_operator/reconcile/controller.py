@@ -19,20 +19,22 @@ from pydantic import ValidationError
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.api.base import API_VERSION, KIND
 from flashboot_operator.api.modelreplica import Spec
-from flashboot_operator.core.conditions import refused as refused_conditions
+from flashboot_operator.core import contest
+from flashboot_operator.core.claims import divide
 from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.events import notes_of
-from flashboot_operator.core.expected import engine_hash
-from flashboot_operator.core.facts import Key, Trouble, World
+from flashboot_operator.core.expected import template_hash
+from flashboot_operator.core.facts import Key, World
 from flashboot_operator.core.learned import kinds_of, remembered
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status
-from flashboot_operator.kube.client import Kube, NotFound, Object
+from flashboot_operator.kube.client import FIELD_MANAGER, Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.queue import WorkQueue
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects, path_of
+from flashboot_operator.reconcile.refusal import not_understood, refusal
 from flashboot_operator.reconcile.workload import Workloads
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Controller:
         self._recorder = recorder
         self._workloads = Workloads(kube)
         self._memory: dict[Key, Memory] = {}
+        self._contests: dict[Key, contest.Contest] = {}
         self._written: dict[Key, tuple[float, Object, Object]] = {}
         """Key → when, what we said, what the API server made of it."""
         self.runs = 0
@@ -68,6 +71,9 @@ class Controller:
             self.objects.doubt(key)
         else:
             self.objects.show(obj)
+            hands = contest.hands_of(obj["metadata"].get("managedFields") or [], own=FIELD_MANAGER)
+            before = self._contests.get(key, contest.Contest())
+            self._contests[key] = contest.seen(before, hands, datetime.now(UTC))
         self.queue.mark(key)
 
     def on_workload(self, key: Key) -> None:
@@ -96,9 +102,11 @@ class Controller:
             owner = _owner(key, obj)
         except ValidationError as error:
             self.fleet.looked(key, sequence)
-            await self._write(key, obj, {**(obj.get("status") or {}), **_refusal(obj, error)})
+            said, subject, notes = refusal(key, obj, not_understood(error))
+            self._recorder.tell(subject, notes)
+            await self._write(key, obj, said)
             return
-        world = self._world(key)
+        world = self._world(owner)
         memory = self._memory.get(key) or self._remembered(owner, world, obj)
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
@@ -129,7 +137,7 @@ class Controller:
 
     def _forget(self, key: Key, sequence: int) -> None:
         self.fleet.want(key, {}, sequence)
-        for table in (self.plans, self._memory, self._written):
+        for table in (self.plans, self._memory, self._written, self._contests):
             table.pop(key, None)
         self._workloads.forget(key)
         self.queue.forget(key)
@@ -147,15 +155,20 @@ class Controller:
         self.objects.show(got)
         return got
 
-    def _world(self, key: Key) -> World:
-        pods = self.mirror.pods_of(key)
+    def _world(self, owner: Owner) -> World:
+        key, now = (owner.namespace, owner.name), datetime.now(UTC)
+        pods, strays = divide(owner.name, self.mirror.pods_of(key), adopts=owner.spec.template is None)
+        nodes = {p.node for p in pods if p.node is not None}
         return World(
             nodes=self.mirror.nodes,
             pods=pods,
             agents=self.fleet.agents(),
-            now=datetime.now(UTC),
+            now=now,
             deployment=self.mirror.deployment_of(key),
-            missing_agents=self.fleet.silent({p.node for p in pods if p.node is not None}),
+            strays=strays,
+            contested=contest.trouble(self._contests.get(key, contest.Contest()), now),
+            missing_agents=self.fleet.silent(nodes),
+            skewed=self.fleet.skewed(nodes),
         )
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
@@ -202,19 +215,4 @@ class Controller:
 def _owner(key: Key, obj: Object) -> Owner:
     """Raises ValidationError for a spec that this operator does not understand."""
     spec, meta = Spec.model_validate(obj["spec"]), obj["metadata"]
-    hash_ = engine_hash(spec.template["spec"]) if spec.template is not None else None
-    return Owner(key[0], key[1], meta["uid"], spec, hash_, bool(meta.get("deletionTimestamp")))
-
-
-def _refusal(obj: Object, error: ValidationError) -> Object:
-    """The conditions of an object that this operator cannot read; a newer CRD may allow what it does not know."""
-    first = error.errors()[0]
-    message = f"spec.{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
-    before = (obj.get("status") or {}).get("conditions") or []
-    said = refused_conditions(
-        Trouble("SpecNotUnderstood", message), obj["metadata"]["generation"], before, datetime.now(UTC)
-    )
-    return {
-        "observedGeneration": obj["metadata"]["generation"],
-        "conditions": [c.model_dump(by_alias=True, mode="json") for c in said],
-    }
+    return Owner(key[0], key[1], meta["uid"], spec, template_hash(spec), bool(meta.get("deletionTimestamp")))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
-from flashboot_operator.core.facts import Key, Node, Pod, node_of, pod_of
+from flashboot_operator.core.facts import Key, Node, Pod, node_of, pod_of, volume_of
 from flashboot_operator.kube.client import Kube, Object
 from flashboot_operator.kube.reflector import Reflector
 
@@ -55,6 +55,7 @@ class Mirror:
             await reflector.synced.wait()
 
     def pods_of(self, key: Key) -> tuple[Pod, ...]:
+        """Those that are of it by their label or by their volume (core/claims.py)."""
         return tuple(sorted(self._pods.get(key, {}).values(), key=lambda p: p.name))
 
     def deployment_of(self, key: Key) -> Object | None:
@@ -80,15 +81,19 @@ class Mirror:
             if raw is None:
                 continue
             name = (raw["metadata"].get("labels") or {}).get(LABEL_MODEL_REPLICA, "")
-            owner = (key[0], name)
-            pods = self._pods.setdefault(owner, {})
-            if there:
-                pods[raw["metadata"]["uid"]] = pod_of(raw)
-            else:
-                pods.pop(raw["metadata"]["uid"], None)
-            if not pods:
-                del self._pods[owner]
-            self._mark(owner)
+            pod = pod_of(raw) if there else None
+            for claimed_by in {name, volume_of(raw.get("spec") or {}) or name}:
+                self._of((key[0], claimed_by), raw["metadata"]["uid"], pod)
+
+    def _of(self, owner: Key, uid: str, pod: Pod | None) -> None:
+        pods = self._pods.setdefault(owner, {})
+        if pod is not None:
+            pods[uid] = pod
+        else:
+            pods.pop(uid, None)
+        if not pods:
+            del self._pods[owner]
+        self._mark(owner)
 
     def _node(self, key: Key, before: Object | None, after: Object | None) -> None:
         was = self.nodes.get(key[1])

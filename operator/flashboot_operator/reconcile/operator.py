@@ -21,18 +21,20 @@ from flashboot_operator.kube.client import Kube, KubeError, load_configuration
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.kopfside import KopfWatch
 from flashboot_operator.kube.lease import Lease
-from flashboot_operator.kube.schema import require_served
 from flashboot_operator.reconcile.controller import Controller
 from flashboot_operator.reconcile.health import MAX_LAG_S, MAX_WATCH_AGE_S, LoopLag
 from flashboot_operator.reconcile.http import Object, application, serve
 from flashboot_operator.reconcile.metrics import registry_of
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects
+from flashboot_operator.reconcile.refusal import require_schema
 from flashboot_operator.reconcile.trust import Trust
 from flashboot_operator.reconcile.view import nodes_view, view
 
 log = logging.getLogger(__name__)
 
+SCHEMA_S = 30.0
+"""How long the API server may take to serve our resource: a CRD that was just applied takes a moment."""
 FIRST_WORDS_S = 5.0
 """How long a new operator waits for all agents before it decides: one of them may hold what others would load anew."""
 
@@ -88,7 +90,10 @@ class Operator:
             stack.push_async_callback(self.kube.close)
             runner = await serve(self._http(), self.settings.http_host, self.settings.http_port)
             stack.push_async_callback(runner.cleanup)
-            await require_served(self.kube, served_schema())
+            end_s = self.settings.lease_s + self.settings.renew_deadline_s
+            await require_schema(
+                self.kube, self.lease, self.recorder, served_schema(), wait_s=SCHEMA_S, deadline_s=end_s
+            )
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self.lag.run(), name="loop lag")]
             tasks += [asyncio.create_task(r.run(), name=f"reflector {r.path}") for r in self.mirror.reflectors]
             stack.push_async_callback(_cancel, tasks)

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from flashboot_operator.api.base import KIND
+from flashboot_operator.core.conditions import QUOTA_STEP
 from flashboot_operator.core.facts import Key, Trouble
 from flashboot_operator.core.plan import Owner
 from flashboot_operator.core.workload import TemplateRefused, deployment
@@ -46,7 +47,7 @@ class Workloads:
         try:
             wanted = deployment({"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}, owner.spec)
         except TemplateRefused as error:
-            return Outcome(Trouble("TemplateRejected", str(error)))
+            return Outcome(Trouble(error.reason, str(error)))
         if live is not None and not ours(live, owner.uid):
             return self._taken(live, owner)
         if self._current(key, wanted, live):
@@ -70,8 +71,11 @@ class Workloads:
         except Invalid as error:
             return Outcome(Trouble("TemplateRejected", f"the API server refuses the Deployment: {error.message}"))
         except Forbidden as error:
-            reason = "QuotaExceeded" if "exceeded quota" in error.message else "OperatorForbidden"
-            return Outcome(Trouble(reason, f"the Deployment is refused: {error.message}"), error)
+            text = f"the Deployment is refused: {error.message}"
+            if "exceeded quota" in error.message:
+                return Outcome(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"), error)
+            step = "install the rights of this version (the chart's ClusterRole)"
+            return Outcome(Trouble("OperatorForbidden", f"{text}; {step}"), error)
         except Conflict as error:
             return Outcome(
                 Trouble("DeploymentConflict", f"the Deployment could not be applied: {error.message}"), error

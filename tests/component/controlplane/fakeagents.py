@@ -56,6 +56,8 @@ class FakeAgent:
     arenas: dict[str, ObservedArena] = field(default_factory=dict)
     instance: str = field(default_factory=lambda: str(uuid.uuid4()))
     counter: int = 0
+    protocol: int = 1
+    """Of what it says; anything else is another version's."""
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -156,20 +158,22 @@ class FakeAgent:
                     await self._changed.wait_for(lambda: self.counter > after or after > self.counter)
             except TimeoutError:
                 pass
-        return self._answer(
-            Observed(
-                node=self.node,
-                instance=self.instance,
-                version="test",
-                counter=self.counter,
-                epoch=self.epoch,
-                revision=self.desired.revision if self.desired else 0,
-                chunk_address=f"{self.ip}:{self.port}",
-                memory=MEMORY,
-                certificate_expires_at=self.identity.credentials.expires_at,
-                pods=list(self.pods.values()),
-                arenas=list(self.arenas.values()),
-            )
+        said = self._said().model_dump(by_alias=True, mode="json")
+        return web.json_response({**said, "protocol": self.protocol})
+
+    def _said(self) -> Observed:
+        return Observed(
+            node=self.node,
+            instance=self.instance,
+            version="test",
+            counter=self.counter,
+            epoch=self.epoch,
+            revision=self.desired.revision if self.desired else 0,
+            chunk_address=f"{self.ip}:{self.port}",
+            memory=MEMORY,
+            certificate_expires_at=self.identity.credentials.expires_at,
+            pods=list(self.pods.values()),
+            arenas=list(self.arenas.values()),
         )
 
     async def _arena(self, request: web.Request) -> web.Response:

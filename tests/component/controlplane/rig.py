@@ -114,7 +114,8 @@ class OperatorProcess:
             return await http.get(f"http://127.0.0.1:{self.http_port}{path}", timeout=5)
 
 
-_hosts = itertools.count(1)
+_hosts = itertools.count(os.getpid() % 200 * 250 + 1)
+"""Numbers of loopback addresses; another checkout may run its tests at the same time."""
 
 
 class Rig:

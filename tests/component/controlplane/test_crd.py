@@ -104,8 +104,7 @@ def test_a_bad_spec_is_refused_with_its_field(
 @pytest.mark.parametrize(
     ("change", "field", "words"),
     [
-        ({"model": {"revision": "other"}}, "spec.model", "immutable"),
-        ({"model": {"name": "org/other"}}, "spec.model", "immutable"),
+        ({"model": {"name": "org/other"}}, "spec.model.name", "immutable"),
         ({"parallelism": {"tensor": 2}}, "spec.parallelism", "immutable"),
         ({"template": None, "replicas": None}, "spec.template", "added or removed"),
     ],
@@ -117,6 +116,12 @@ def test_a_forbidden_change_is_refused(api: ApiServer, namespace: str, change: O
     assert caught.value.code == 422
     assert field in caught.value.fields
     assert words in caught.value.message
+
+
+def test_another_revision_is_no_forbidden_change(api: ApiServer, namespace: str) -> None:
+    api.create(path(namespace), model_replica())
+    got = api.merge(path(namespace, "m"), {"spec": {"model": {"revision": "other"}}})
+    assert got["spec"]["model"] == {"name": "org/model", "revision": "other"}
 
 
 def test_a_long_name_is_refused(api: ApiServer, namespace: str) -> None:

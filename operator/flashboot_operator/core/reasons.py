@@ -1,0 +1,84 @@
+"""Every reason that a condition or an Event can have; docs/reference/conditions.md says what to do about each.
+
+The type checker refuses any other, and a test compares the two lists.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flashboot_agent.wire.control import ProblemReason
+
+Stage = Literal[
+    "WaitingForNodes",
+    "WaitingForVolumes",
+    "AgentSilent",
+    "Seeding",
+    "WaitingForSeed",
+    "Cloning",
+    "LoadingImage",
+    "Attaching",
+    "EngineStarting",
+    "Ready",
+]
+"""How far a pod is; all but the last are reasons of the condition Ready."""
+
+SourceReason = Literal["OnlySealed", "IdleAndSealed", "ServingAndSealed", "LastResort"]
+"""Why a source was elected."""
+
+StateReason = Literal[
+    "FirstSeen",
+    "AsExpected",
+    "AllReplicasReady",
+    "MinimumReplicasReady",
+    "ScaledToZero",
+    "Progressing",
+    "RollingOut",
+    "Seeding",
+    "NoPods",
+    "NothingResident",
+    "TooFewReplicasReady",
+    "NoReplicaReady",
+    "Deleting",
+    "ProgressDeadlineExceeded",
+]
+"""What is said of the whole, beside what is wrong."""
+
+TroubleReason = Literal[
+    "RanksDiffer",
+    "AgentUnavailable",
+    "AgentVersionUnsupported",
+    "ImagePullFailed",
+    "ContainerNotCreated",
+    "EngineCrashing",
+    "PodUnschedulable",
+    "MoreRanksThanDevices",
+    "PodFailed",
+    "PodCreationFailed",
+    "PodClaimedTwice",
+    "QuotaExceeded",
+    "TemplateRejected",
+    "DeploymentConflict",
+    "NameTaken",
+    "OperatorForbidden",
+    "SpecNotUnderstood",
+    "CustomResourceOutdated",
+    "ReplicasContested",
+]
+"""What is wrong, beside what agents tell (wire/control.py)."""
+
+EventReason = Literal[
+    "SeedElected",
+    "SeedSealed",
+    "SourceElected",
+    "CloneStarted",
+    "CloneSealed",
+    "ImageLoaded",
+    "ParentReplaced",
+    "ReplicasReady",
+    "RolloutStarted",
+]
+"""Of Events alone; each TroubleReason and ProgressDeadlineExceeded is one too."""
+
+Wrong = TroubleReason | ProblemReason
+ConditionReason = StateReason | Stage | SourceReason | Wrong
