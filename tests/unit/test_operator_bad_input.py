@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from flashboot_agent.wire.control import Problem
+from flashboot_operator.agents.client import AgentRefused
+from flashboot_operator.agents.skew import Skew
 from flashboot_operator.api.status import Condition
 from flashboot_operator.core import contest
 from flashboot_operator.core.claims import divide
@@ -171,3 +174,16 @@ def test_hands_are_read_from_managed_fields() -> None:
         {"manager": "other", "operation": "Update", "fieldsV1": {"f:metadata": {}}},
     ]
     assert hands_of(managed, own="us") == {Hand("kubectl", False), Hand("kube-controller-manager", True)}
+
+
+def test_an_agent_that_does_not_understand_its_orders_is_of_another_version() -> None:
+    skew, seen = Skew(), agent("n1").observed
+    skew.refused(AgentRefused(Problem(reason="StaleEpoch", message="seen 4")), seen)
+    assert str(skew) == ""
+    skew.refused(AgentRefused(Problem(reason="BadRequest", message="arenas.0.shape: Extra inputs")), seen)
+    skew.heard()
+    assert str(skew) == "the agent, version t, does not understand this operator: arenas.0.shape: Extra inputs"
+    facts = world([pod("m-x-1", "n1")], [agent("n1")], skewed={"n1": str(skew)})
+    assert {c.type: c.reason for c in look(facts)[0]}["Degraded"] == "AgentVersionUnsupported"
+    skew.obeyed()
+    assert str(skew) == ""

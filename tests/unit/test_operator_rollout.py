@@ -80,6 +80,16 @@ def test_of_several_new_replicas_exactly_one_seeds() -> None:
     assert sorted(roles.values()) == ["clone", "clone", "seed"]
 
 
+def test_who_never_asks_keeps_nobody_waiting() -> None:
+    """new0's image cannot be pulled on its node."""
+    facts = rolling(2)
+    mute = agent("n0", pods=[seen("new0")])
+    made = plans(next_owner(), replace(facts, agents={**facts.agents, "n0": mute}))
+    seed = made[NEW_EXPECTED].seed
+    assert seed is not None
+    assert seed.name == "new1"
+
+
 def test_earlier_pods_keep_their_arenas_though_the_spec_names_another_revision() -> None:
     made = plans(next_owner(), rolling(1))
     assert {p.name for p in made[EXPECTED].pods} == {"old0", "old1"}

@@ -113,7 +113,8 @@ class Fleet:
 
     def skewed(self, nodes: set[str]) -> dict[str, str]:
         """What is wrong with the version of the agents of these nodes, where something is."""
-        return {node: agent.skew for node in nodes if (agent := self._agents.get(node)) is not None and agent.skew}
+        agents = {node: self._agents[node] for node in nodes if node in self._agents}
+        return {node: text for node, agent in agents.items() if (text := str(agent.skew))}
 
     def last_seen(self) -> dict[str, float]:
         """Node → seconds since its agent last answered; for health and the live view."""

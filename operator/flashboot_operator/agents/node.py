@@ -15,15 +15,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flashboot_agent.wire.control import Desired, Observed, WantedArena
-from flashboot_operator.agents.client import (
-    LONG_POLL_S,
-    AgentClient,
-    AgentError,
-    AgentRefused,
-    AgentSkewed,
-    AgentUntrusted,
-)
+from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
+from flashboot_operator.agents.skew import Skew
 from flashboot_operator.core.facts import Key
 from flashboot_operator.core.fanout.pace import Sample, keep
 from flashboot_operator.core.targets import sample_of
@@ -86,8 +80,7 @@ class NodeAgent:
         self._failing_since: float | None = time.monotonic()
         self._told_at = 0.0
         self._flags = (False, False)
-        self._not_understood = ""
-        self._not_obeyed = ""
+        self.skew = Skew()
         self._blamed: dict[tuple[str, str, str], float] = {}
         self.samples: dict[str, tuple[Sample, ...]] = {}
         """arena that fills → what was said of it over the last seconds."""
@@ -104,11 +97,6 @@ class NodeAgent:
     @property
     def trusted(self) -> bool:
         return self.observed is not None and self.silent_s < TRUST_S
-
-    @property
-    def skew(self) -> str:
-        """How its version does not go with ours; empty while nothing is known against it."""
-        return self._not_understood or self._not_obeyed
 
     @property
     def last_seen(self) -> float:
@@ -164,7 +152,7 @@ class NodeAgent:
             await asyncio.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
 
     def _fail(self, error: AgentError) -> None:
-        self._not_understood = str(error) if isinstance(error, AgentSkewed) else ""
+        self.skew.failed(error)
         if self._failing_since is None:
             self._failing_since = time.monotonic()
             log.warning("agent does not answer: %s", error, extra={"node": self.node, "ip": self.ip})
@@ -175,7 +163,7 @@ class NodeAgent:
 
     def _take(self, seen: Observed) -> None:
         before, self.observed = self.observed, seen
-        self._not_understood = ""
+        self.skew.heard()
         back = self._failing_since is not None
         if back:
             log.info("agent answers", extra={"node": self.node, "ip": self.ip, "afterSeconds": round(self.silent_s, 1)})
@@ -224,7 +212,8 @@ class NodeAgent:
                 await self._refused(error, failures)
                 self.changed.set()
                 continue
-            failures, self._not_obeyed = 0, ""
+            failures = 0
+            self.skew.obeyed()
             self.put, self._told_at = desired, time.monotonic()
             log.info(
                 "node told",
@@ -241,10 +230,7 @@ class NodeAgent:
 
     async def _refused(self, error: AgentError, failures: int) -> None:
         log.warning("node not told: %s", error, extra={"node": self.node, "failures": failures})
-        if isinstance(error, AgentRefused) and error.problem.reason == "BadRequest" and self.observed is not None:
-            version, words = self.observed.version, error.problem.message
-            self._not_obeyed = f"the agent, version {version}, does not understand this operator: {words[:300]}"
-            self._heard(self, self.concerns())
+        self.skew.refused(error, self.observed)
         if isinstance(error, AgentRefused) and error.problem.reason == "StaleEpoch":
             await self._voice.raise_above(error.problem.epoch or self._voice.epoch)
         await asyncio.sleep(min(5.0, 0.05 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))

@@ -44,6 +44,8 @@ class Picture:
     updated: int = 0
     """Of those that exist, how many are of the present template and revision."""
     updated_ready: int = 0
+    earlier: int = 0
+    """Replicas of an earlier template or revision."""
     moved_at: datetime | None = None
     """When something became of those last."""
     deadline: timedelta = timedelta(seconds=900)
@@ -67,11 +69,6 @@ class Picture:
     def done(self) -> bool:
         current = self.wanted is None or self.updated == self.target
         return self.ready == self.existing == self.target and current and self.refused is None
-
-    @property
-    def earlier(self) -> int:
-        """Replicas of an earlier template or revision."""
-        return 0 if self.wanted is None else max(0, self.existing - self.updated)
 
     @property
     def counts(self) -> str:

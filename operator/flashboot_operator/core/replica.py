@@ -101,9 +101,11 @@ def _plan_set(
             plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], home=home)
             home = home or (elected.source.node if elected.source else None)
         return plans
-    chosen = seed_of(world, plans, group.pods, memory.seeds, pods_per_replica=owner.pods_per_replica)
-    if kinds.may_be_held(expected, group.product) and not all(pod.uid in kinds.heard for pod in chosen):
-        chosen = []  # what is held may be just what its engine is about to ask for
+    candidates = group.pods
+    if kinds.may_be_held(expected, group.product):
+        # What is held may be just what an engine is about to ask for. Who never asks must not keep the others waiting.
+        candidates = [pod for pod in group.pods if pod.uid in kinds.heard]
+    chosen = seed_of(world, plans, candidates, memory.seeds, pods_per_replica=owner.pods_per_replica)
     return [seeded(owner, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
 
 

@@ -61,6 +61,7 @@ def compute_status(
         ready=ready,
         updated=len(updated),
         updated_ready=len(new & ready_names),
+        earlier=len(present) - len(updated),
         moved_at=moved_at(updated),
         deadline=timedelta(seconds=owner.spec.rollout.progress_deadline_seconds),
         lines=lines,
