@@ -109,8 +109,9 @@ class Mrep:
             status = self.get()["status"]
             if ready["status"] != "True" or status.get("readyReplicas") != replicas:
                 raise NotYet(f"{status.get('readyReplicas')} ready; {ready['reason']}: {ready['message']}")
-            if len(self.pods()) != replicas:
-                raise NotYet(f"{len(self.pods())} pods")
+            pods = len(self.pods())
+            if pods != replicas * self.get()["spec"]["group"]["size"]:
+                raise NotYet(f"{pods} pods")
 
         eventually(probe, f"{self.name} to have {replicas} ready replicas", seconds, every=0.5)
 

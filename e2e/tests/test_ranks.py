@@ -1,4 +1,4 @@
-"""A mixture of experts over two ranks in one pod: the seed, two clones, and plain SGLang, which all say the same.
+"""A mixture of experts over two ranks, in one pod and over two pods, and plain SGLang, which all say the same.
 
 Tensor parallelism only: on a CPU, SGLang itself cannot compute with experts that are spread over ranks.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kit import checkpoints
+from kit import checkpoints, names
 from kit.engines import ENGINE_PORT, Answer, ask, first_difference
 from kit.eventually import NotYet, eventually
 from kit.world import NAMESPACE, Mrep, World, manifest, restarts
@@ -50,7 +50,7 @@ def wide() -> dict[str, Any]:
 def story(world: World) -> Iterator[Story]:
     checkpoints.ensure(checkpoints.FULL)
     yield Story(world, wide())
-    world.kubectl("delete", "modelreplica", "ranks", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
+    world.kubectl("delete", "modelreplica", "ranks", "pairs", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -74,14 +74,16 @@ def test_plain_sglang_answers(story: Story) -> None:
         story.world.kubectl("delete", "pod", "plain", "-n", NAMESPACE, "--wait=true", "--ignore-not-found", seconds=60)
 
 
-def agree(story: Story) -> None:
-    """Every replica says what plain SGLang said."""
+def agree(story: Story, restarted: str = "") -> None:
+    """Every replica says what plain SGLang said. The first pod of a group speaks for it."""
     assert story.plain is not None
     assert story.mrep is not None
     for pod in story.mrep.pods():
+        assert restarts(pod) == (1 if pod["metadata"]["name"] == restarted else 0)
+        if pod["metadata"]["labels"].get("apps.kubernetes.io/pod-index", "0") != "0":
+            continue
         said = ask(story.world.api, NAMESPACE, pod["metadata"]["name"])
         assert first_difference(story.plain, said) is None
-        assert restarts(pod) == 0
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -114,3 +116,84 @@ def test_two_more_replicas_clone_both_ranks_and_answer_alike(story: Story) -> No
     last = story.mrep.get()["status"]["lastClone"]
     assert (last["replicas"], last["bytes"]) == (2, sum(arena.bytes for arena in found[source].values()))
     agree(story)
+
+
+def over_two_pods() -> dict[str, Any]:
+    """The same engine, each rank in a pod of its own, which meet by name."""
+    made = wide()
+    made["metadata"]["name"] = "pairs"
+    made["spec"]["group"] = {"size": 2}
+    template = made["spec"]["template"]
+    template["metadata"]["labels"] = {"app": "pairs"}
+    template["spec"] |= names.pod_dns()
+    template["spec"]["topologySpreadConstraints"][0]["labelSelector"] = {"matchLabels": {"app": "pairs"}}
+    return made
+
+
+@pytest.fixture(scope="module")
+def pairs(story: Story) -> Iterator[Story]:
+    """The replicas of one pod are gone: cores are few."""
+    assert story.mrep is not None
+    story.mrep.delete()
+    with names.served(story.world.kubectl):
+        yield story
+
+
+def uids(story: Story) -> dict[str, str]:
+    """Pod → UID."""
+    assert story.mrep is not None
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in story.mrep.pods()}
+
+
+def sealed_at(story: Story) -> dict[tuple[str, str], object]:
+    """Node and rank → when its arena was complete."""
+    assert story.mrep is not None
+    return {
+        (node, rank): arena.sealed_at for node, ranks in story.mrep.ranks().items() for rank, arena in ranks.items()
+    }
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_a_group_of_two_pods_seeds_a_rank_each(pairs: Story) -> None:
+    pairs.mrep = Mrep.create(pairs.world, over_two_pods())
+    pairs.mrep.wait_ready(1, SECONDS)
+    nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pairs.mrep.pods()}
+    found = pairs.mrep.ranks()
+    assert {name: sorted(found[node]) for name, node in nodes.items()} == {"pairs-0-0": ["tp0"], "pairs-0-1": ["tp1"]}
+    assert {arena.way for ranks in found.values() for arena in ranks.values()} == {"seed"}
+    agree(pairs)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_a_second_group_clones_and_answers_alike(pairs: Story) -> None:
+    assert pairs.mrep is not None
+    pairs.mrep.scale(2)
+    pairs.mrep.wait_ready(2, SECONDS)
+    status = pairs.mrep.get()["status"]
+    assert (status["replicas"], status["readyReplicas"], status["lastClone"]["replicas"]) == (2, 2, 1)
+    selected = pairs.world.kubectl.items("pods", "-n", NAMESPACE, "-l", status["selector"])
+    assert sorted(pod["metadata"]["name"] for pod in selected) == ["pairs-0-0", "pairs-1-0"]
+    budget = pairs.world.kubectl.json("get", "poddisruptionbudget", "pairs", "-n", NAMESPACE)
+    assert budget["spec"]["minAvailable"] == 2
+    agree(pairs)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_a_group_that_loses_an_engine_restarts_as_a_whole_and_loads_nothing(pairs: Story) -> None:
+    assert pairs.mrep is not None
+    before, sealed = uids(pairs), sealed_at(pairs)
+    # All processes of the engine but the first, which then ends with an error; kubelet starts the container again.
+    kill = "import os; me = {'1', str(os.getpid())}; "
+    kill += "[os.kill(int(p), 9) for p in os.listdir('/proc') if p.isdigit() and p not in me]"
+    pairs.world.kubectl("exec", "-n", NAMESPACE, "pairs-1-1", "-c", "engine", "--", "python", "-c", kill)
+
+    def restarted() -> None:
+        now = uids(pairs)
+        if now.get("pairs-1-0") in (None, before["pairs-1-0"]):
+            raise NotYet(f"pods are {sorted(now)}, pairs-1-0 is as before")
+
+    eventually(restarted, "the other pod of the group to be made anew", 60, every=0.5)
+    pairs.mrep.wait_ready(2, SECONDS)
+    assert {name for name, uid in uids(pairs).items() if uid == before[name]} == {"pairs-0-0", "pairs-0-1", "pairs-1-1"}
+    assert sealed_at(pairs) == sealed, "no byte has moved"
+    agree(pairs, restarted="pairs-1-1")

@@ -8,7 +8,6 @@ import pytest
 
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import ObservedArena, ObservedPod, Place, Problem
-from flashboot_operator.api.modelreplica import Group, Spec
 from flashboot_operator.core.expected import engine_hash, expected_identity
 from flashboot_operator.core.facts import Trouble, World
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
@@ -181,14 +180,11 @@ def test_arguments_that_agree_are_taken() -> None:
     assert pod_template("m", spec(**TP2, template=template))
 
 
-# A replica of several pods: refused by the API so far, planned all the same.
+# A replica of several pods.
 
 
 def of_two_pods() -> Owner:
-    base = owner()
-    made = spec(parallelism={"tensor": 4})
-    made = Spec.model_construct(**dict(made) | {"group": Group.model_construct(size=2)})
-    return Owner(base.namespace, base.name, base.uid, made, base.template_hash)
+    return owner(parallelism={"tensor": 4}, group={"size": 2})
 
 
 def groups(*, published: bool = True) -> World:

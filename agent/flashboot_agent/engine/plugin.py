@@ -32,6 +32,7 @@ def _register(arguments: list[str]) -> None:
     from importlib.metadata import version
 
     from flashboot_agent.engine.drain import end_at_once_before_serving
+    from flashboot_agent.engine.meeting import wait_for_name
     from flashboot_agent.engine.preflight import asked, before_start
     from flashboot_agent.engine.support import require_version
 
@@ -43,6 +44,7 @@ def _register(arguments: list[str]) -> None:
     if main:
         end_at_once_before_serving()
         before_start(arguments)
+        wait_for_name(arguments)
     if SCHEDULER_MODULE in sys.modules:  # a scheduler's process, or a program with an Engine of its own, which is both
         install({**scheduler_hooks(), **main_hooks()})
         verify()
@@ -62,10 +64,10 @@ def scheduler_hooks() -> dict[str, Callable[..., Any]]:
 
 
 def main_hooks() -> dict[str, Callable[..., Any]]:
-    """The hook of the process that will listen; it puts in others once SGLang has imported what they go around."""
-    from flashboot_agent.engine import server
+    """The hooks of the process that will listen; they put in others once SGLang has imported what those go around."""
+    from flashboot_agent.engine import follower, server
 
-    return {server.SCHEDULERS_UP: server.schedulers_up}
+    return {server.SCHEDULERS_UP: server.schedulers_up, follower.DUMMY_SERVER: follower.dummy_server}
 
 
 def install(hooks: dict[str, Callable[..., Any]]) -> None:

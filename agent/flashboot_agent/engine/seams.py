@@ -50,6 +50,7 @@ SEAMS: Final = tuple(
         ("observability.startup_time:build_engine_startup_time", "scheduler_startup_times, *, tokenizer_e2e", ()),
         ("managers.tokenizer_manager:TokenizerManager._set_engine_state_field", "self, name, value", ()),
         ("managers.tokenizer_manager:SignalHandler.sigterm_handler", "self, signum=, frame=", ()),
+        ("utils.common:launch_dummy_health_check_server", "host, port, enable_metrics", ()),
         ("utils:kill_process_tree", "parent_pid, include_parent=, skip_pid=, wait_timeout=", ()),
         # Building and loading models
         ("model_loader:loader", None, ()),

@@ -20,9 +20,13 @@ PLURAL: Final = "modelreplicas"
 LABEL_MODEL_REPLICA: Final = f"{GROUP}/model-replica"
 """On pods: the ModelReplica that they belong to. The label alone makes a pod adopted."""
 LABEL_LEADER: Final = f"{GROUP}/leader"
-"""On exactly one pod per replica, so that an autoscaler counts replicas and not pods."""
+"""On the pods of FlashBoot's Deployments, each of which is a replica, so that an autoscaler counts replicas."""
+LABEL_REPLICA: Final = f"{GROUP}/replica"
+"""On the pods of a group: the replica that they are of, by the name of its StatefulSet."""
+LABEL_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+"""By Kubernetes, on a StatefulSet's pods. Exactly one pod of a group has 0, without a write of ours."""
 ANNOTATION_ENGINE_HASH: Final = f"{GROUP}/engine-hash"
-"""On pods that FlashBoot's Deployment made: the hash of what matters in their engine container."""
+"""On pods of FlashBoot's workloads: the hash of what matters in their engine container."""
 
 
 class ApiModel(BaseModel):

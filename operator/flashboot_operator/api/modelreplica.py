@@ -19,7 +19,11 @@ ModelName = Annotated[
 Revision = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@:+-]*$")]
 Size = Annotated[int, Field(ge=1, le=1024)]
 
-TOO_MANY_RANKS = f"parallelism.tensor times parallelism.pipeline are the ranks of one pod, of which {MAX_RANKS} can be"
+TOO_MANY_RANKS = f"parallelism.tensor times parallelism.pipeline are more than {MAX_RANKS} ranks per pod of the group"
+UNEVEN = (
+    "parallelism cannot be divided evenly over group.size pods: each pod runs the same number of pipeline stages, or "
+    "several pods run the same number of tensor ranks of one stage"
+)
 EXPERT_DIVIDES = "parallelism.expert must divide parallelism.tensor: experts are spread over tensor ranks"
 
 
@@ -35,25 +39,10 @@ class Model(ApiModel):
 
 
 class Group(ApiModel):
-    """How many pods make one replica."""
+    """How many pods make one replica. Immutable."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            {
-                "rule": "self.size == 1",
-                "message": "group.size must be 1: a replica of several pods is not supported in this version",
-                "fieldPath": ".size",
-            }
-        )
-    )
     size: Size = 1
-    """Pods per replica. Must be 1 in this version."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Group:
-        if self.size != 1:
-            raise ValueError("group.size must be 1: a replica of several pods is not supported in this version")
-        return self
+    """Pods per replica. 1: a Deployment. More: a StatefulSet per replica, whose pods start and restart together."""
 
 
 class Parallelism(ApiModel):
@@ -62,7 +51,6 @@ class Parallelism(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            {"rule": f"self.tensor * self.pipeline <= {MAX_RANKS}", "message": TOO_MANY_RANKS, "fieldPath": ".tensor"},
             {"rule": "self.tensor % self.expert == 0", "message": EXPERT_DIVIDES, "fieldPath": ".expert"},
         )
     )
@@ -78,8 +66,6 @@ class Parallelism(ApiModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Parallelism:
-        if self.tensor * self.pipeline > MAX_RANKS:
-            raise ValueError(TOO_MANY_RANKS)
         if self.tensor % self.expert:
             raise ValueError(EXPERT_DIVIDES)
         return self
@@ -158,6 +144,25 @@ class Spec(ApiModel):
                 "reason": "FieldValueForbidden",
             },
             {
+                "rule": "self.group == oldSelf.group",
+                "message": "group is immutable: the pods of a replica cannot be regrouped. Another size is another "
+                "ModelReplica",
+                "fieldPath": ".group",
+                "reason": "FieldValueForbidden",
+            },
+            {
+                "rule": f"self.parallelism.tensor * self.parallelism.pipeline <= {MAX_RANKS} * self.group.size",
+                "message": TOO_MANY_RANKS,
+                "fieldPath": ".parallelism.tensor",
+            },
+            {
+                "rule": "self.parallelism.pipeline % self.group.size == 0 || "
+                "(self.group.size % self.parallelism.pipeline == 0 && "
+                "self.parallelism.tensor % (self.group.size / self.parallelism.pipeline) == 0)",
+                "message": UNEVEN,
+                "fieldPath": ".group.size",
+            },
+            {
                 "rule": "!has(self.replicas) || has(self.template)",
                 "message": "replicas needs a template: without one FlashBoot adopts pods of another workload, "
                 "and that workload is scaled instead",
@@ -179,7 +184,7 @@ class Spec(ApiModel):
     model: Model
     """The model and its revision."""
     group: Group = Group()
-    """How many pods make one replica."""
+    """How many pods make one replica. Immutable."""
     parallelism: Parallelism = Parallelism()
     """Over how many ranks a replica is spread. Immutable."""
     transfer: Transfer = Transfer()
@@ -190,8 +195,18 @@ class Spec(ApiModel):
     """How a change of the template or of the revision reaches the replicas."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-flashboot-schema": "pod-template"})] = None
     """The pods, as in a Deployment. FlashBoot adds its volume, its mount, its labels, the engine's loader arguments and
-    a readiness probe to the container named `engine`, or to the first one. Without a template, FlashBoot brings arenas
-    to pods that carry the label `flashboot.io/model-replica` with this object's name."""
+    a readiness probe to the container named `engine`, or to the first one; and, for a group of several pods, what tells
+    the engines of each other (`--nnodes`, `--node-rank`, `--dist-init-addr`). Without a template, FlashBoot brings
+    arenas to pods that carry the label `flashboot.io/model-replica` with this object's name."""
+
+    @model_validator(mode="after")
+    def _ranks_fit(self) -> Spec:
+        sizes, pods = self.parallelism, self.group.size
+        if sizes.tensor * sizes.pipeline > MAX_RANKS * pods:
+            raise ValueError(TOO_MANY_RANKS)
+        if sizes.pipeline % pods and (pods % sizes.pipeline or sizes.tensor % (pods // sizes.pipeline)):
+            raise ValueError(UNEVEN)
+        return self
 
     @model_validator(mode="after")
     def _replicas_need_template(self) -> Spec:

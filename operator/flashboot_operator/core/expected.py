@@ -19,6 +19,10 @@ MATTERS = ("image", "command", "args", "env", "envFrom", "resources")
 """Fields of the engine's container that may change what its arena looks like."""
 
 
+PER_POD = frozenset({"LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"})
+"""Variables of LeaderWorkerSet that say which pod of which group it is: never what its arena looks like."""
+
+
 def engine_index(pod_spec: Mapping[str, Any]) -> int:
     containers = pod_spec.get("containers") or []
     return next((i for i, c in enumerate(containers) if c.get("name") == ENGINE), 0)
@@ -29,7 +33,8 @@ def engine_hash(pod_spec: Mapping[str, Any], revision: str | None = None) -> str
     does not say it itself: FlashBoot appends it to the arguments of a ModelReplica's template."""
     containers = pod_spec.get("containers") or [{}]
     engine = containers[engine_index(pod_spec)]
-    facts = {key: engine[key] for key in MATTERS if engine.get(key)}
+    own = {**engine, "env": [entry for entry in engine.get("env") or [] if entry.get("name") not in PER_POD]}
+    facts = {key: own[key] for key in MATTERS if own.get(key)}
     if revision is not None:
         facts["revision"] = revision
     return digest_of(facts).removeprefix("sha256:")[:12]

@@ -17,6 +17,7 @@ from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, LABEL_MODEL_REPL
 from flashboot_operator.core.devices import count, devices_of
 from flashboot_operator.core.expected import engine_hash, engine_index
 from flashboot_operator.core.fanout.pace import Sample
+from flashboot_operator.core.membership import LWS_NAME, membership_of
 from flashboot_operator.core.reasons import Wrong
 
 GPU_PRODUCT = "nvidia.com/gpu.product"
@@ -78,6 +79,10 @@ class Pod:
     """Kind and name of its controller, as in `ReplicaSet m-5d8f7c`."""
     gpus: int | None = None
     """That its engine asks for."""
+    restarts: int = 0
+    """How often its engine's container was started again."""
+    lws: bool = False
+    """A LeaderWorkerSet made it."""
 
     @property
     def live(self) -> bool:
@@ -134,6 +139,8 @@ class World:
     """Who fights over the number of replicas (contest.py)."""
     skewed: Mapping[str, str] = field(default_factory=dict)
     """Node → what is wrong with the version of its agent."""
+    sets: Mapping[str, Raw] = field(default_factory=dict)
+    """The StatefulSets of its replicas, by name, where a replica is a group; those that are going are not in it."""
     missing_agents: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
 
@@ -166,11 +173,13 @@ def pod_of(raw: Raw) -> Pod:
     created = time_of(meta["creationTimestamp"])
     assert created is not None
     bound = time_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    labels = meta.get("labels") or {}
+    member = membership_of(labels)
     return Pod(
         uid=meta["uid"],
         name=meta["name"],
         namespace=meta["namespace"],
-        model_replica=(meta.get("labels") or {}).get(LABEL_MODEL_REPLICA, ""),
+        model_replica=labels.get(LABEL_MODEL_REPLICA, ""),
         node=spec.get("nodeName") or None,
         hash=(meta.get("annotations") or {}).get(ANNOTATION_ENGINE_HASH) or engine_hash(spec),
         created=created,
@@ -182,6 +191,10 @@ def pod_of(raw: Raw) -> Pod:
         volume_of=volume_of(spec),
         made_by=_made_by(meta),
         gpus=devices_of((spec.get("containers") or [{}])[engine_index(spec)]),
+        replica=member.replica,
+        index=member.index,
+        restarts=_restarts(spec, status),
+        lws=LWS_NAME in labels,
     )
 
 
@@ -195,6 +208,13 @@ def volume_of(spec: Raw) -> str | None:
 def _made_by(meta: Raw) -> str | None:
     owners = [owner for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
     return f"{owners[0]['kind']} {owners[0]['name']}" if owners else None
+
+
+def _restarts(spec: Raw, status: Raw) -> int:
+    containers = spec.get("containers") or []
+    name = containers[engine_index(spec)]["name"] if containers else ""
+    counts = (c.get("restartCount", 0) for c in status.get("containerStatuses") or [] if c["name"] == name)
+    return next(counts, 0)
 
 
 IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}

@@ -78,8 +78,18 @@ def cloned(
     if owner.wants_replicas:
         there = pods.get(source, [])
         wanted[source] = _want(owner, plan, there, "hold", first=first, cap=caps.get(source))
+        for node in _kept_for_absent_pods(owner, world, plan, [c.node for c in twins if c.node not in wanted]):
+            wanted[node] = _want(owner, plan, [], "hold", first=first)
     edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
     return replace(plan, lanes=edges, slow=slow, wanted=wanted)
+
+
+def _kept_for_absent_pods(owner: Owner, world: World, plan: ArenaPlan, holders: Sequence[str]) -> Sequence[str]:
+    """Holders without a pod that one may come back to: a group that restarts has no pods for a moment, and its arenas
+    are complete where they were. No more than pods are missing."""
+    if plan.template_hash != owner.template_hash:
+        return []
+    return sorted(holders)[: max(0, len(world.sets) - len(plan.pods))]
 
 
 def _want(

@@ -70,8 +70,8 @@ class Owner:
         return self.spec.group.size
 
     def places(self, pod: Pod) -> list[Place]:
-        """The ranks that the pod runs."""
-        return self._places(pod.index)
+        """The ranks that the pod runs; none of a pod that is one too many."""
+        return self._places(pod.index) if pod.index < self.pods_per_replica else []
 
     @property
     def all_places(self) -> list[Place]:

@@ -46,6 +46,7 @@ StateReason = Literal[
 
 TroubleReason = Literal[
     "RanksDiffer",
+    "GroupDiffers",
     "AgentUnavailable",
     "AgentVersionUnsupported",
     "ImagePullFailed",
@@ -75,6 +76,8 @@ EventReason = Literal[
     "CloneSealed",
     "ImageLoaded",
     "ParentReplaced",
+    "GroupRestarted",
+    "GroupRemoved",
     "ReplicasReady",
     "RolloutStarted",
 ]

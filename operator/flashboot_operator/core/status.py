@@ -13,9 +13,10 @@ from flashboot_operator.core import startup
 from flashboot_operator.core.conditions import Picture, compute, stamp
 from flashboot_operator.core.deadline import moved_at
 from flashboot_operator.core.facts import Pod, Trouble, World, domain_of, time_of
+from flashboot_operator.core.membership import selector_of
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
-from flashboot_operator.core.workload import selector_of
+from flashboot_operator.core.replicas import counted, replicas_of, with_odd_pods
 
 SAME_SCALE_UP = timedelta(seconds=30)
 """Pods whose volumes were published within this time of one another belong to one scale-up."""
@@ -42,15 +43,13 @@ def compute_status(
     before: Mapping[str, Any],
     refused: Trouble | None,
 ) -> Status:
-    lines = lines_of(plans, world)
-    present = [p for p in world.pods if not p.going]
+    lines = with_odd_pods(owner, world, lines_of(plans, world))
+    replicas = replicas_of(owner, world.pods, lines)
     ranks = main_plans(owner, plans)
     main = ranks[0] if ranks else None
-    ready = sum(1 for line in lines if line.stage == "Ready")
-    updated = [p for p in present if owner.template_hash is None or p.hash == owner.template_hash]
-    new, ready_names = {p.name for p in updated}, {line.pod for line in lines if line.stage == "Ready"}
-    deployed = (world.deployment or {}).get("status") or {}
-    existing = max(len(present), 0 if owner.spec.template is None else deployed.get("replicas") or 0)
+    ready = sum(1 for replica in replicas if replica.ready)
+    updated = [replica for replica in replicas if replica.updated]
+    existing = counted(owner, world, replicas)
     seed = main.seed if main else None
     picture = Picture(
         generation=generation,
@@ -60,9 +59,9 @@ def compute_status(
         existing=existing,
         ready=ready,
         updated=len(updated),
-        updated_ready=len(new & ready_names),
-        earlier=len(present) - len(updated),
-        moved_at=moved_at(updated),
+        updated_ready=sum(1 for replica in updated if replica.ready),
+        earlier=len(replicas) - len(updated),
+        moved_at=moved_at(pod for replica in updated for pod in replica.pods),
         deadline=timedelta(seconds=owner.spec.rollout.progress_deadline_seconds),
         lines=lines,
         source=main.source if main else None,
@@ -79,7 +78,9 @@ def compute_status(
         replicas=existing,
         ready_replicas=ready,
         updated_replicas=len(updated),
-        selector=selector_of(owner.name),
+        selector=selector_of(
+            owner.name, pods_per_replica=owner.pods_per_replica, lws=any(pod.lws for pod in world.pods)
+        ),
         weights=Weights(version=0, digest=digest) if digest else _kept_weights(before),
         identities=_identities(plans),
         domains=_domains(ranks, world),

@@ -1,4 +1,4 @@
-"""The Deployment of a ModelReplica: the user's template with what FlashBoot adds, and nothing else changed.
+"""The pods of a ModelReplica: the user's template with what FlashBoot adds, and nothing else changed; their Deployment.
 
 A change of `replicas` alone leaves the template as it is, byte for byte, so that scaling never restarts a pod.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from flashboot_agent.wire.attach import MOUNT_PATH
@@ -31,6 +32,7 @@ SIZES = {
 TemplateReason = Literal["TemplateRejected", "MoreRanksThanDevices"]
 
 OURS = ("--load-format", "--model-loader-extra-config")
+NODES = ("--nnodes", "--node-rank", "--dist-init-addr")
 
 Object = dict[str, Any]
 
@@ -43,8 +45,17 @@ class TemplateRefused(Exception):
         self.reason: TemplateReason = reason
 
 
-def selector_of(name: str) -> str:
-    return f"{LABEL_MODEL_REPLICA}={name},{LABEL_LEADER}=true"
+@dataclass(frozen=True)
+class Additions:
+    """What the pods of one workload get beyond what all get."""
+
+    labels: Mapping[str, str]
+    args: Sequence[str] = ()
+    env: Sequence[Object] = ()
+
+
+ALONE = Additions(labels={LABEL_LEADER: "true"})
+"""A pod that is a replica by itself."""
 
 
 def _option(argv: list[str], *names: str) -> str | None:
@@ -108,7 +119,7 @@ def loader_args(spec: Spec) -> list[str]:
     return ["--load-format", "private", "--model-loader-extra-config", json.dumps(config, separators=(",", ":"))]
 
 
-def pod_template(name: str, spec: Spec) -> Object:
+def pod_template(name: str, spec: Spec, more: Additions = ALONE) -> Object:
     """The template of the pods.
 
     Raises:
@@ -129,6 +140,11 @@ def pod_template(name: str, spec: Spec) -> Object:
     for word in argv:
         if word.split("=", 1)[0] in OURS:
             raise TemplateRefused(f"{where}.args has {word!r}, which FlashBoot sets itself: remove it")
+        if word.split("=", 1)[0] in NODES:
+            raise TemplateRefused(
+                f"{where}.args has {word!r}, which FlashBoot sets itself for a replica of several pods: remove it, and "
+                f"say in spec.group.size how many there are (now {spec.group.size})"
+            )
     _require_sizes(spec, argv, where)
     _require_revision(spec, argv, where)
     _require_devices(spec, engine, where)
@@ -142,13 +158,13 @@ def pod_template(name: str, spec: Spec) -> Object:
         )
 
     meta = template.setdefault("metadata", {})
-    meta["labels"] = {**(meta.get("labels") or {}), LABEL_MODEL_REPLICA: name, LABEL_LEADER: "true"}
+    meta["labels"] = {**(meta.get("labels") or {}), LABEL_MODEL_REPLICA: name, **more.labels}
     meta["annotations"] = {
         **(meta.get("annotations") or {}),
         ANNOTATION_ENGINE_HASH: engine_hash(pod, spec.model.revision),
     }
-    engine["args"] = [*(engine.get("args") or []), *loader_args(spec)]
-    engine["env"] = with_grace(pod, engine)
+    engine["args"] = [*(engine.get("args") or []), *loader_args(spec), *more.args]
+    engine["env"] = [*with_grace(pod, engine), *_not_yet(engine, more.env)]
     engine["volumeMounts"] = [
         *(engine.get("volumeMounts") or []),
         {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True},
@@ -170,6 +186,27 @@ def pod_template(name: str, spec: Spec) -> Object:
     return template
 
 
+def _not_yet(engine: Object, env: Sequence[Object]) -> list[Object]:
+    """Those that the template does not set itself."""
+    known = {entry.get("name") for entry in engine.get("env") or []}
+    return [entry for entry in env if entry["name"] not in known]
+
+
+def owner_reference(metadata: Mapping[str, Any]) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+
+
+def labels_of(name: str) -> dict[str, str]:
+    """Of the objects that the operator makes for the ModelReplica."""
+    return {LABEL_MODEL_REPLICA: name, "app.kubernetes.io/managed-by": "flashboot"}
+
+
 def deployment(metadata: Mapping[str, Any], spec: Spec) -> Object:
     """What to apply for the ModelReplica.
 
@@ -183,10 +220,8 @@ def deployment(metadata: Mapping[str, Any], spec: Spec) -> Object:
         "metadata": {
             "name": name,
             "namespace": metadata["namespace"],
-            "labels": {LABEL_MODEL_REPLICA: name, "app.kubernetes.io/managed-by": "flashboot"},
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": metadata["uid"], "controller": True}
-            ],
+            "labels": labels_of(name),
+            "ownerReferences": [owner_reference(metadata)],
         },
         "spec": {
             "replicas": 1 if spec.replicas is None else spec.replicas,

@@ -164,6 +164,14 @@ class Kube:
     async def merge(self, path: str, body: Object) -> Object:
         return await self.call("PATCH", path, body=body, content=MERGE, query={"fieldManager": FIELD_MANAGER})
 
+    async def delete(self, path: str, *, uid: str, grace_s: int | None = None) -> Object:
+        """The object of this UID; Conflict when another one has its name. What it owns goes after it. `grace_s`: of a
+        pod, other than what its spec says."""
+        body: Object = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        return await self.call("DELETE", path, body=body)
+
     async def apply(self, path: str, body: Object) -> Object:
         """Server-side apply; what we say, we own."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}

@@ -1,6 +1,6 @@
 """`reconcile(key)`: whatever happened, recompute what should be true of one ModelReplica and move towards it.
 
-    object → facts → plan → what each node shall do → Deployment → status → Events
+    object → facts → plan → what each node shall do → workload → status → Events
 
 The nodes come before the API server's side, so that a clone goes on while the API server is slow. Everything may
 be repeated; nothing is remembered that the API server and the agents do not hold, but for the names of the present
@@ -28,6 +28,7 @@ from flashboot_operator.core.facts import Key, World
 from flashboot_operator.core.learned import kinds_of, remembered
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.replica import plan_replica
+from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.kube.client import FIELD_MANAGER, Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
@@ -77,8 +78,9 @@ class Controller:
         self.queue.mark(key)
 
     def on_workload(self, key: Key) -> None:
-        """A pod or the Deployment changed. When they go, the ModelReplica may have gone too."""
-        if self.objects.peek(key) is not None and self.mirror.deployment_of(key) is None:
+        """A pod or what made it changed. When they go, the ModelReplica may have gone too."""
+        made = self.mirror.deployment_of(key) is not None or self.mirror.sets_of(key)
+        if self.objects.peek(key) is not None and not made:
             self.objects.doubt(key)
         self.queue.mark(key)
 
@@ -123,12 +125,12 @@ class Controller:
             obj = await self._first_sight(key, obj)
         if owner.spec.template is not None and owner.spec.replicas is None and not owner.going:
             obj = await self._number(key, obj)
-        outcome = await self._workloads.ensure(key, owner, self.mirror.deployment_of(key))
+        outcome, done = await self._workloads.ensure(key, owner, world, plans, self.mirror)
         before = obj.get("status") or {}
         status = compute_status(
             owner, world, plans, generation=obj["metadata"]["generation"], before=before, refused=outcome.trouble
         )
-        self._recorder.tell(owner, notes_of(owner, world, plans, status, before.get("conditions") or []))
+        self._recorder.tell(owner, [*done, *notes_of(owner, world, plans, status, before.get("conditions") or [])])
         await self._write(key, obj, status.model_dump(by_alias=True, exclude_none=True, mode="json"))
         if outcome.error is not None:
             raise outcome.error
@@ -161,10 +163,11 @@ class Controller:
         nodes = {p.node for p in pods if p.node is not None}
         return World(
             nodes=self.mirror.nodes,
-            pods=pods,
+            pods=with_leaders_hash(pods),
             agents=self.fleet.agents(),
             now=now,
             deployment=self.mirror.deployment_of(key),
+            sets=self.mirror.groups_of(key, owner.uid),
             strays=strays,
             contested=contest.trouble(self._contests.get(key, contest.Contest()), now),
             missing_agents=self.fleet.silent(nodes),

@@ -1,4 +1,4 @@
-"""The cluster as the operator sees it: four reflectors, parsed once per change, and who is concerned by a change."""
+"""The cluster as the operator sees it: a reflector per kind, parsed once per change, and whom a change concerns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
-from flashboot_operator.core.facts import Key, Node, Pod, node_of, pod_of, volume_of
+from flashboot_operator.core.facts import Key, Node, Pod, Raw, node_of, pod_of, volume_of
 from flashboot_operator.kube.client import Kube, Object
 from flashboot_operator.kube.reflector import Reflector
 
@@ -35,16 +35,22 @@ class Mirror:
         self._endpoints = endpoints
         self.pods = Reflector(kube, "/api/v1/pods", self._pod, label_selector=LABEL_MODEL_REPLICA)
         self.node_objects = Reflector(kube, "/api/v1/nodes", self._node)
-        self.deployments = Reflector(
-            kube, "/apis/apps/v1/deployments", self._deployment, label_selector=LABEL_MODEL_REPLICA
-        )
+        self.deployments = self._made(kube, "/apis/apps/v1/deployments")
+        self.sets = self._made(kube, "/apis/apps/v1/statefulsets")
+        self.services = self._made(kube, "/api/v1/services")
+        self.budgets = self._made(kube, "/apis/policy/v1/poddisruptionbudgets")
         self.agents = Reflector(
             kube, f"/api/v1/namespaces/{namespace}/pods", self._agent, label_selector=AGENT_SELECTOR
         )
 
     @property
     def reflectors(self) -> list[Reflector]:
-        return [self.pods, self.node_objects, self.deployments, self.agents]
+        made = [self.deployments, self.sets, self.services, self.budgets]
+        return [self.pods, self.node_objects, *made, self.agents]
+
+    def _made(self, kube: Kube, path: str) -> Reflector:
+        """Of objects that the operator makes, and labels."""
+        return Reflector(kube, path, self._workload, label_selector=LABEL_MODEL_REPLICA)
 
     def watch_age_s(self) -> float:
         """Seconds since the most silent of the watches said something."""
@@ -60,6 +66,22 @@ class Mirror:
 
     def deployment_of(self, key: Key) -> Object | None:
         return self.deployments.objects.get(key)
+
+    def sets_of(self, key: Key) -> list[Object]:
+        """All StatefulSets with the ModelReplica's label, whoever made them."""
+        return [
+            obj
+            for (namespace, _), obj in self.sets.objects.items()
+            if namespace == key[0] and obj["metadata"]["labels"][LABEL_MODEL_REPLICA] == key[1]
+        ]
+
+    def groups_of(self, key: Key, uid: str) -> dict[str, Object]:
+        """The StatefulSets that the ModelReplica of this UID controls and that are not going, by name."""
+        return {
+            obj["metadata"]["name"]: obj
+            for obj in self.sets_of(key)
+            if ours(obj, uid) and not obj["metadata"].get("deletionTimestamp")
+        }
 
     def addresses(self) -> dict[str, str]:
         """Node → IP of its agent's newest running pod."""
@@ -105,14 +127,16 @@ class Mirror:
         if was != now:  # Most changes of a node are heartbeats.
             self._mark_all()
 
-    def _deployment(self, key: Key, before: Object | None, after: Object | None) -> None:
-        self._mark(key)
+    def _workload(self, key: Key, before: Object | None, after: Object | None) -> None:
+        for raw in (before, after):
+            if raw is not None:
+                self._mark((key[0], raw["metadata"]["labels"][LABEL_MODEL_REPLICA]))
 
     def _agent(self, key: Key, before: Object | None, after: Object | None) -> None:
         self._endpoints(self.addresses())
 
 
-def controller_of(obj: Object) -> tuple[str, str] | None:
+def controller_of(obj: Raw) -> tuple[str, str] | None:
     """Kind and UID of the owner that controls the object."""
     for owner in obj["metadata"].get("ownerReferences") or []:
         if owner.get("controller"):

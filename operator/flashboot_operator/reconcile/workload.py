@@ -1,95 +1,46 @@
-"""Keep the Deployment of a ModelReplica as it should be, by server-side apply, and only when something differs."""
+"""Keep the workload of a ModelReplica as it should be: its Deployment or its groups, and its PodDisruptionBudget."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from flashboot_operator.api.base import KIND
-from flashboot_operator.core.conditions import QUOTA_STEP
-from flashboot_operator.core.facts import Key, Trouble
-from flashboot_operator.core.plan import Owner
+from flashboot_operator.core.budget import budget
+from flashboot_operator.core.events import Note
+from flashboot_operator.core.facts import Key, Trouble, World
+from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.workload import TemplateRefused, deployment
-from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
-from flashboot_operator.reconcile.mirror import controller_of, ours
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What was applied last, and what it became."""
-
-    wanted: Object
-    uid: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    trouble: Trouble | None = None
-    """Why it is not as it should be."""
-    error: KubeError | None = None
-    """Set when trying again later may help."""
+from flashboot_operator.kube.client import Kube
+from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of
+from flashboot_operator.reconcile.groups import Groups
+from flashboot_operator.reconcile.mirror import Mirror
 
 
 class Workloads:
     def __init__(self, kube: Kube) -> None:
-        self._kube = kube
-        self._applied: dict[Key, Applied] = {}
+        self._applier = Applier(kube)
+        self._groups = Groups(kube, self._applier)
 
     def forget(self, key: Key) -> None:
-        self._applied.pop(key, None)
+        for kind in ("Deployment", "PodDisruptionBudget"):
+            self._applier.forget(kind, *key)
+        self._groups.forget(key)
 
-    async def ensure(self, key: Key, owner: Owner, live: Object | None) -> Outcome:
+    async def ensure(
+        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror
+    ) -> tuple[Outcome, list[Note]]:
+        """What is wrong with the workload, and what was done about groups."""
         if owner.spec.template is None or owner.going:
-            return Outcome()
+            return Outcome(), []
+        notes: list[Note] = []
         try:
-            wanted = deployment({"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}, owner.spec)
+            if owner.pods_per_replica > 1:
+                outcome, notes = await self._groups.ensure(key, owner, world, plans, mirror)
+            else:
+                wanted = deployment(metadata_of(owner), owner.spec)
+                outcome = await self._applier.ensure(wanted, world.deployment, controller=owner.uid)
         except TemplateRefused as error:
-            return Outcome(Trouble(error.reason, str(error)))
-        if live is not None and not ours(live, owner.uid):
-            return self._taken(live, owner)
-        if self._current(key, wanted, live):
-            return Outcome()
-        return await self._apply(key, wanted)
-
-    def _current(self, key: Key, wanted: Object, live: Object | None) -> bool:
-        """Whether what is there is what we applied, and nobody has changed it since."""
-        last = self._applied.get(key)
-        return (
-            last is not None
-            and live is not None
-            and last.wanted == wanted
-            and last.uid == live["metadata"]["uid"]
-            and live["metadata"]["generation"] <= last.generation
-        )
-
-    async def _apply(self, key: Key, wanted: Object) -> Outcome:
-        try:
-            got = await self._kube.apply(f"/apis/apps/v1/namespaces/{key[0]}/deployments/{key[1]}", wanted)
-        except Invalid as error:
-            return Outcome(Trouble("TemplateRejected", f"the API server refuses the Deployment: {error.message}"))
-        except Forbidden as error:
-            text = f"the Deployment is refused: {error.message}"
-            if "exceeded quota" in error.message:
-                return Outcome(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"), error)
-            step = "install the rights of this version (the chart's ClusterRole)"
-            return Outcome(Trouble("OperatorForbidden", f"{text}; {step}"), error)
-        except Conflict as error:
-            return Outcome(
-                Trouble("DeploymentConflict", f"the Deployment could not be applied: {error.message}"), error
-            )
-        self._applied[key] = Applied(wanted, got["metadata"]["uid"], got["metadata"]["generation"])
-        log.info("deployment applied", extra={"key": "/".join(key), "replicas": got["spec"]["replicas"]})
-        return Outcome()
-
-    def _taken(self, live: Object, owner: Owner) -> Outcome:
-        holder = controller_of(live)
-        if holder is not None and holder[0] == KIND:
-            words = "belongs to an earlier ModelReplica of this name and is being collected"
-        else:
-            who = holder[0] if holder else "nobody that FlashBoot knows"
-            words = f"belongs to {who}: rename the ModelReplica or remove it"
-        trouble = Trouble("NameTaken", f"Deployment {owner.name} {words}")
-        return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
+            return Outcome(Trouble(error.reason, str(error))), []
+        if outcome.trouble is None:
+            wanted, live = budget(metadata_of(owner), owner.spec), mirror.budgets.objects.get(key)
+            outcome = await self._applier.ensure(wanted, live, controller=owner.uid)
+        return outcome, notes

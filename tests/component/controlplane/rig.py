@@ -215,6 +215,23 @@ class Rig:
         self._pods += 1
         return await self._pod(f"{model_replica}-{self._pods}", template["metadata"], template["spec"], node, ip)
 
+    async def group(self, name: str, *agents: FakeAgent) -> list[Object]:
+        """The pods of a group as its StatefulSet's controller would make them, on these agents' nodes in order, their
+        volumes published."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{name}"
+        made = await eventually(f"StatefulSet {name} is there", lambda: self.call("GET", path))
+        return [await self.member(made, index, agent) for index, agent in enumerate(agents)]
+
+    async def member(self, set_: Object, index: int, agent: FakeAgent) -> Object:
+        """One pod of a StatefulSet."""
+        template, name = set_["spec"]["template"], f"{set_['metadata']['name']}-{index}"
+        labels = {**template["metadata"]["labels"], "apps.kubernetes.io/pod-index": str(index)}
+        metadata = {**template["metadata"], "labels": labels}
+        made = await self._pod(name, metadata, template["spec"], agent.node, agent.ip)
+        owner = labels["flashboot.io/model-replica"]
+        await agent.publish(made["metadata"]["uid"], self.namespace, name, owner)
+        return made
+
     async def set_ready(self, pod: Object) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

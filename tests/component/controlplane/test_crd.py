@@ -67,10 +67,12 @@ TEMPLATE: Object = {"spec": {"containers": [{"name": "engine"}]}}
 @pytest.mark.parametrize(
     ("change", "field", "words"),
     [
-        ({"parallelism": {"tensor": 16, "pipeline": 8}}, "spec.parallelism.tensor", "of which 64 can be"),
+        ({"parallelism": {"tensor": 16, "pipeline": 8}}, "spec.parallelism.tensor", "more than 64 ranks per pod"),
         ({"parallelism": {"tensor": 4, "expert": 8}}, "spec.parallelism.expert", "must divide"),
         ({"parallelism": {"tensor": 0}}, "spec.parallelism.tensor", "greater than or equal to 1"),
-        ({"group": {"size": 2}}, "spec.group.size", "several pods"),
+        ({"group": {"size": 2}}, "spec.group.size", "divided evenly"),
+        ({"group": {"size": 3}, "parallelism": {"tensor": 4}}, "spec.group.size", "divided evenly"),
+        ({"group": {"size": 0}, "parallelism": {"tensor": 4}}, "spec.group.size", "greater than or equal to 1"),
         ({"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
         ({"replicas": 5000}, "spec.replicas", "less than or equal to 4096"),
         ({"template": None}, "spec.replicas", "adopts pods"),
@@ -106,6 +108,7 @@ def test_a_bad_spec_is_refused_with_its_field(
     [
         ({"model": {"name": "org/other"}}, "spec.model.name", "immutable"),
         ({"parallelism": {"tensor": 2}}, "spec.parallelism", "immutable"),
+        ({"group": {"size": 2}}, "spec.group", "immutable"),
         ({"template": None, "replicas": None}, "spec.template", "added or removed"),
     ],
 )

@@ -35,7 +35,7 @@ specs = st.fixed_dictionaries(
     optional={
         "replicas": near(0, 4096),
         "template": template,
-        "group": st.fixed_dictionaries({"size": near(1, 1)}),
+        "group": st.fixed_dictionaries({"size": st.sampled_from([1, 1, 1, 2, 2, 3, 64, 0, 1025])}),
         "parallelism": st.fixed_dictionaries(
             {}, optional={"tensor": near(1, 64), "pipeline": near(1, 2), "expert": st.sampled_from([1, 1, 2, 3, 64])}
         ),

@@ -1,0 +1,114 @@
+"""Server-side apply, but only when something differs; and what a refusal means for the ModelReplica."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from flashboot_operator.api.base import KIND
+from flashboot_operator.core.conditions import QUOTA_STEP
+from flashboot_operator.core.facts import Raw, Trouble
+from flashboot_operator.core.plan import Owner
+from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
+from flashboot_operator.reconcile.mirror import controller_of
+
+log = logging.getLogger(__name__)
+
+FOLDERS: Final = {
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "Service": ("/api/v1", "services"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    trouble: Trouble | None = None
+    """Why it is not as it should be."""
+    error: KubeError | None = None
+    """Set when trying again later may help."""
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What was applied last, and what it became."""
+
+    wanted: Object
+    uid: str
+    version: int
+
+
+def path_of(kind: str, namespace: str, name: str) -> str:
+    folder, plural = FOLDERS[kind]
+    return f"{folder}/namespaces/{namespace}/{plural}/{name}"
+
+
+class Applier:
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._applied: dict[str, _Applied] = {}
+
+    def forget(self, kind: str, namespace: str, name: str) -> None:
+        self._applied.pop(path_of(kind, namespace, name), None)
+
+    async def ensure(self, wanted: Object, live: Raw | None, *, controller: str) -> Outcome:
+        """`live`: what is there now. `controller`: UID of the owner that it must have, if it is there."""
+        kind, meta = wanted["kind"], wanted["metadata"]
+        if live is not None and (controller_of(live) or ("", ""))[1] != controller:
+            return taken(kind, live)
+        path = path_of(kind, meta["namespace"], meta["name"])
+        if self._current(path, wanted, live):
+            return Outcome()
+        try:
+            got = await self._kube.apply(path, wanted)
+        except (Invalid, Forbidden, Conflict) as error:
+            return refused(kind, error)
+        self._applied[path] = _Applied(wanted, got["metadata"]["uid"], _version(got))
+        log.info("applied", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
+        return Outcome()
+
+    def _current(self, path: str, wanted: Object, live: Raw | None) -> bool:
+        """Whether what is there is what we applied, and nobody has changed it since."""
+        last = self._applied.get(path)
+        return (
+            last is not None
+            and live is not None
+            and last.wanted == wanted
+            and last.uid == live["metadata"]["uid"]
+            and _version(live) <= last.version
+        )
+
+
+def _version(obj: Raw) -> int:
+    """The generation; a kind without one is not watched for what others change."""
+    return int(obj["metadata"].get("generation", 0))
+
+
+def refused(kind: str, error: KubeError) -> Outcome:
+    if isinstance(error, Invalid):
+        return Outcome(Trouble("TemplateRejected", f"the API server refuses the {kind}: {error.message}"))
+    if isinstance(error, Forbidden):
+        text = f"the {kind} is refused: {error.message}"
+        if "exceeded quota" in error.message:
+            return Outcome(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"), error)
+        step = "install the rights of this version (the chart's ClusterRole)"
+        return Outcome(Trouble("OperatorForbidden", f"{text}; {step}"), error)
+    return Outcome(Trouble("DeploymentConflict", f"the {kind} could not be applied: {error.message}"), error)
+
+
+def taken(kind: str, live: Raw) -> Outcome:
+    name, holder = live["metadata"]["name"], controller_of(live)
+    if holder is not None and holder[0] in (KIND, "StatefulSet"):
+        words = "belongs to an earlier ModelReplica of this name and is being collected"
+    else:
+        who = holder[0] if holder else "nobody that FlashBoot knows"
+        words = f"belongs to {who}: rename the ModelReplica or remove it"
+    trouble = Trouble("NameTaken", f"{kind} {name} {words}")
+    return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
+
+
+def metadata_of(owner: Owner) -> Object:
+    """What the pure makers of objects need of the ModelReplica."""
+    return {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}

@@ -1,0 +1,148 @@
+"""Keep the groups of a ModelReplica as they should be: a StatefulSet and a Service each, restarted as a whole.
+
+What to do is pure code (core/turnover.py, core/together.py, core/groupset.py); here it is done, at most once, and never
+to an object that is not ours: a deletion names the UID that was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from flashboot_operator.core.cost_of_loss import cheapest_first, standings
+from flashboot_operator.core.events import Note
+from flashboot_operator.core.facts import Key, Pod, Raw, World
+from flashboot_operator.core.groupset import (
+    ANNOTATION_TEMPLATE,
+    group_name,
+    ordinal_of,
+    service,
+    stateful_set,
+    template_digest,
+)
+from flashboot_operator.core.plan import ArenaPlan, Owner
+from flashboot_operator.core.together import ANNOTATION_TOGETHER, FORGIVEN_S, all_met, loss_of, note_of, pause_s
+from flashboot_operator.core.turnover import Group, next_step
+from flashboot_operator.kube.client import Conflict, Kube, NotFound, Object
+from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of, path_of
+from flashboot_operator.reconcile.mirror import Mirror
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 2
+"""For the pods of a group that is broken: no request of theirs can be answered any more."""
+
+
+class Groups:
+    def __init__(self, kube: Kube, applier: Applier) -> None:
+        self._kube = kube
+        self._applier = applier
+        self._restarts: dict[str, tuple[int, float]] = {}
+        """UID of a StatefulSet → how often in a row its group was restarted, and when last (monotonic)."""
+        self._known: dict[Key, set[str]] = {}
+
+    def forget(self, key: Key) -> None:
+        for name in self._known.pop(key, set()):
+            self._applier.forget("StatefulSet", key[0], name)
+            self._applier.forget("Service", key[0], name)
+
+    async def ensure(
+        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror
+    ) -> tuple[Outcome, list[Note]]:
+        """Raises TemplateRefused."""
+        digest = template_digest(metadata_of(owner), owner.spec)
+        notes = []
+        for name, set_ in sorted(world.sets.items()):
+            notes += await self._together(owner, world, name, set_)
+        current = {name for name, set_ in world.sets.items() if _template(set_) == digest}
+        step = next_step(
+            _groups(owner, world, plans, current),
+            replicas=1 if owner.spec.replicas is None else owner.spec.replicas,
+            max_surge=owner.spec.rollout.max_surge,
+            max_unavailable=owner.spec.rollout.max_unavailable,
+            taken=_taken(owner, world, mirror.sets_of(key)),
+        )
+        for name in step.delete:
+            await self._delete("StatefulSet", world.sets[name])
+            self._applier.forget("StatefulSet", key[0], name)
+            why = "there are more than wanted" if name in current else "it is of an older template"
+            notes.append(Note("Normal", "GroupRemoved", "Scale", f"replica {name} goes: {why}", _uid(world.sets[name])))
+        names = (current - {*step.delete}) | {group_name(owner.name, ordinal) for ordinal in step.create}
+        return await self._apply(key, owner, world, mirror, names=names), notes
+
+    async def _apply(self, key: Key, owner: Owner, world: World, mirror: Mirror, *, names: set[str]) -> Outcome:
+        """Those of the present template as they should be; of the others, their Services."""
+        for name in sorted(names):
+            self._known.setdefault(key, set()).add(name)
+            live = mirror.sets.objects.get((key[0], name))
+            wanted = stateful_set(metadata_of(owner), owner.spec, name)
+            outcome = await self._applier.ensure(wanted, live, controller=owner.uid)
+            if outcome.trouble is not None:
+                return outcome
+        for name, set_ in sorted(world.sets.items()):  # those just made get theirs when they are seen
+            wanted, there = service(metadata_of(owner), name, _uid(set_)), mirror.services.objects.get((key[0], name))
+            outcome = await self._applier.ensure(wanted, there, controller=_uid(set_))
+            if outcome.trouble is not None:
+                return outcome
+        return Outcome()
+
+    async def _together(self, owner: Owner, world: World, name: str, set_: Raw) -> list[Note]:
+        """Restart the group when one of its engines left the others; else note who is together."""
+        pods = [pod for pod in world.pods if pod.replica == name]
+        note = (set_["metadata"].get("annotations") or {}).get(ANNOTATION_TOGETHER, "")
+        loss = loss_of(note, pods)
+        if loss is None:
+            there = [pod for pod in pods if not pod.going]
+            if all_met(owner, there, world.agents) and note_of(there) != note:
+                change = {"uid": _uid(set_), "annotations": {ANNOTATION_TOGETHER: note_of(there)}}
+                await self._kube.merge(path_of("StatefulSet", owner.namespace, name), {"metadata": change})
+            return []
+        count, last = self._restarts.get(_uid(set_), (0, 0.0))
+        since = time.monotonic() - last
+        count = 0 if since > FORGIVEN_S else count
+        if since < pause_s(count):
+            return []
+        self._restarts[_uid(set_)] = (count + 1, time.monotonic())
+        for pod in loss.rest:
+            await self._delete_pod(pod)
+        names = ", ".join(pod.name for pod in loss.rest)
+        text = f"replica {name}: {loss.why}; deleted {names}, so that the engines of the group meet anew"
+        log.warning("group restarted", extra={"group": name, "why": loss.why, "pods": names})
+        return [Note("Warning", "GroupRestarted", "Restart", text, f"{name}|{note}")]
+
+    async def _delete_pod(self, pod: Pod) -> None:
+        await self._gone(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", pod.uid, grace_s=GRACE_S)
+
+    async def _delete(self, kind: str, obj: Raw) -> None:
+        meta = obj["metadata"]
+        log.info("deleting", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
+        await self._gone(path_of(kind, meta["namespace"], meta["name"]), meta["uid"])
+
+    async def _gone(self, path: str, uid: str, grace_s: int | None = None) -> None:
+        try:
+            await self._kube.delete(path, uid=uid, grace_s=grace_s)
+        except (NotFound, Conflict):
+            return  # it is gone, or another one of this name is there
+
+
+def _groups(owner: Owner, world: World, plans: Sequence[ArenaPlan], current: set[str]) -> list[Group]:
+    """Those whose loss costs least first; one without pods serves nobody."""
+    found = cheapest_first(standings(owner, world, plans))
+    podless = sorted(world.sets.keys() - {each.name for each in found})
+    made = [Group(name, name in current, ready=False) for name in podless]
+    return made + [Group(each.name, each.name in current, each.ready) for each in found if each.name in world.sets]
+
+
+def _taken(owner: Owner, world: World, sets: Sequence[Object]) -> set[int]:
+    """Ordinals of all StatefulSets that are there, and of those whose pods are."""
+    names = {set_["metadata"]["name"] for set_ in sets} | {pod.replica for pod in world.pods}
+    return {ordinal for name in names if (ordinal := ordinal_of(owner.name, name)) is not None}
+
+
+def _template(set_: Raw) -> str:
+    return str((set_["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE))
+
+
+def _uid(obj: Raw) -> str:
+    return str(obj["metadata"]["uid"])
