@@ -62,8 +62,7 @@ def standings(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[St
 
 
 def _leaves(world: World, pod: Pod) -> bool:
-    node = world.nodes.get(pod.node or "")
-    return node is not None and (node.cordoned or not node.ready)
+    return pod.node in world.nodes and world.nodes[pod.node].cordoned
 
 
 def _feeding(plans: Sequence[ArenaPlan]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,11 @@ def adopting(api: ApiServer, namespace: str, policy: None) -> str:
     """A namespace whose ModelReplica adopts; the policy is in effect there."""
     api.create(path(namespace), model_replica(template=None, replicas=None, **SPEC))
     api.create(path(namespace), model_replica(name="other", template=None, replicas=None))
-    for _ in range(200):
-        if "flashboot" in json.dumps(admitted(api, namespace, pod())["spec"]["volumes"]):
-            return namespace
-    raise AssertionError("the policy is not in effect")
+    end = time.monotonic() + 30
+    while "flashboot" not in json.dumps(admitted(api, namespace, pod())["spec"]):
+        assert time.monotonic() < end, "the policy is not in effect"
+        time.sleep(0.05)  # between two looks
+    return namespace
 
 
 @pytest.mark.parametrize(
