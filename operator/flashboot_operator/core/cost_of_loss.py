@@ -62,7 +62,8 @@ def standings(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[St
 
 
 def _leaves(world: World, pod: Pod) -> bool:
-    return pod.node in world.nodes and world.nodes[pod.node].cordoned
+    node = world.nodes.get(pod.node or "")
+    return node is not None and node.cordoned
 
 
 def _feeding(plans: Sequence[ArenaPlan]) -> set[str]:
