@@ -34,7 +34,8 @@ class Identity(ApiModel):
     """What was learned about one rank of one kind of pod on one kind of node."""
 
     template_hash: Digest
-    """Hash of what matters in the engine's container: image, command, arguments, environment, resources."""
+    """Hash of what matters in the engine's container (image, command, arguments, environment, resources) and of the
+    revision of the model."""
     gpu_product: Annotated[str, StringConstraints(max_length=128)]
     """The node's GPU, or `cpu`."""
     rank: Annotated[str, StringConstraints(max_length=32)] = "tp0"
@@ -128,7 +129,7 @@ class Status(ApiModel):
     ready_replicas: Count | None = None
     """How many replicas are Ready, with the tensors of all ranks in sealed arenas."""
     updated_replicas: Count | None = None
-    """How many replicas were made from the present template."""
+    """How many replicas were made from the present template and revision."""
     selector: Text | None = None
     """Label selector of exactly one pod per replica, for autoscalers."""
     weights: Weights | None = None
