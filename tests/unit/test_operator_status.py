@@ -11,7 +11,7 @@ from flashboot_agent.wire.control import Problem
 from flashboot_operator.core.events import SEALED, notes_of
 from flashboot_operator.core.facts import IMAGE_STEP, Trouble, World, pod_of
 from flashboot_operator.core.plan import Memory, Owner
-from flashboot_operator.core.reasons import ConditionReason, EventReason, Wrong
+from flashboot_operator.core.reasons import ConditionReason, EventReason, NoSourceReason, Wrong
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status
 from tests.unit.operatorkit import NOW, SIZE, agent, arena, owner, pod, seen, world
@@ -178,11 +178,12 @@ def test_the_reference_lists_exactly_the_reasons_that_exist() -> None:
         "Ready",
         "ProgressDeadlineExceeded",
     }
+    assert documented("Who feeds whom") == members(NoSourceReason)
     assert documented("Events") == members(EventReason)
 
 
 def test_the_source_tells_exactly_the_events_that_exist() -> None:
-    files = ("core/events.py", "reconcile/groups.py")
+    files = ("core/events.py", "core/source_events.py", "reconcile/groups.py")
     source = "".join((REPO / "operator/flashboot_operator" / each).read_text() for each in files)
     said = set(re.findall(r'(?:Note|_of)\(\s*(?:now, )?"\w+",\s*"(\w+)"', source)) | set(SEALED.values())
     assert said == members(EventReason)

@@ -32,6 +32,7 @@ from flashboot_agent.node.link import link_speed
 from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.pods import PodTable, read_published
+from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.pulse import tell_moves
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.sockets import PodSockets
@@ -83,6 +84,7 @@ class Agent:
             desired=DesiredState(settings.node, settings.state),
             identity=identity,
             images=ImageStore(settings.images, settings.images_budget_bytes, board.changed),
+            probes=Probes(board.changed),
             link_bytes_per_second=settings.link_bytes_per_second or link_speed(),
         )
         self._transports = reach(self.node.store)
@@ -178,6 +180,8 @@ class Agent:
             wanted = rules.find(arena.name, node.desired.current)
             arena.egress.rate = (wanted.egress_bytes_per_second if wanted else None) or 0
         self._clones(users, loading)
+        probes = node.desired.current.probes if node.desired.current and node.desired.fresh else []
+        node.probes.round(probes, self._connect, self._background)
         node.known = True
 
     def _clones(self, users: dict[str, list[str]], loading: set[str]) -> None:

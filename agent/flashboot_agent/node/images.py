@@ -85,6 +85,11 @@ class ImageStore:
             kept = self._kept.get(arena)
             return kept.manifest if kept else None
 
+    def all(self) -> list[Manifest]:
+        """By name of their arenas."""
+        with self._lock:
+            return [self._kept[arena].manifest for arena in sorted(self._kept)]
+
     def problem(self, arena: str) -> Problem | None:
         """How the last image of this arena was damaged, until there is a new one."""
         with self._lock:

@@ -12,7 +12,7 @@ from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.version import own_version
-from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedLane
+from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedImage, ObservedLane
 
 
 def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observed:
@@ -29,6 +29,11 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
         certificate_expires_at=node.identity.credentials.expires_at if node.identity is not None else None,
         pods=[pod.observed({place: each.arena for place, each in node.wanted_by(pod).items()}) for pod in node.pods],
         arenas=observed_arenas(node),
+        images=[
+            ObservedImage(arena=each.arena, identity=each.identity, digest=each.digest, bytes=each.bytes)
+            for each in node.images.all()
+        ],
+        probes=node.probes.observed(),
     )
 
 

@@ -16,6 +16,7 @@ from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.pods import Pod, PodTable
+from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
@@ -36,6 +37,7 @@ class NodeState:
     pods: PodTable
     desired: DesiredState
     images: ImageStore
+    probes: Probes
     identity: NodeIdentity | None = None
     """None: without TLS."""
     clones: dict[str, Clone] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashboot_agent.wire.base import Address, ArenaId, Digest, Name, Text, Time, Uid, WireModel
 
@@ -122,6 +122,16 @@ class WantedArena(ArenaOwner):
     """Those of `pods` whose engine asked for another identity than this arena's, and that shall get nothing else."""
 
 
+class Probe(WireModel):
+    """Another node's sealed arena of which this node shall read a chunk now and then, as a clone would, so that a
+    source that only says that it is ready is found out before a clone needs it."""
+
+    arena: ArenaId
+    peer: Peer
+    first_after_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """The first try comes so long after the probe was wanted first; 0: at once."""
+
+
 class Desired(WireModel):
     """The whole desired state of one node. An arena that is not listed here and that no pod uses is dropped."""
 
@@ -134,6 +144,12 @@ class Desired(WireModel):
     ttl_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
     """How long this state counts as fresh. Stale: pods keep their arenas, those that only the operator wanted go."""
     arenas: Annotated[list[WantedArena], Field(max_length=4096)] = []
+    probes: Annotated[list[Probe], Field(max_length=4096)] = []
+    """Left out while empty, which an agent that does not know them accepts."""
+
+    @model_serializer(mode="wrap")
+    def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(handler(self), "probes")
 
 
 class Accepted(WireModel):
@@ -317,6 +333,32 @@ class ObservedArena(ArenaOwner):
     problem: Problem | None = None
 
 
+class ObservedImage(WireModel):
+    """An arena image on this node's disk."""
+
+    arena: ArenaId
+    identity: Digest
+    digest: Digest
+    bytes: int
+
+
+class ObservedProbe(WireModel):
+    """How the tries to read from another node's arena went."""
+
+    arena: ArenaId
+    node: Name
+    """Whose arena it is."""
+    at: Time
+    """Of the last try that told something about that node."""
+    failures: Annotated[int, Field(ge=0)] = 0
+    """In a row; 0: the last try brought a chunk, and its digest was right."""
+    failing_since: Time | None = None
+    recovered_at: Time | None = None
+    """When a try brought a chunk again after several that failed."""
+    problem: Problem | None = None
+    """Of the last try that failed."""
+
+
 class HostMemory(WireModel):
     """What the node really gives; reported, never assumed."""
 
@@ -351,3 +393,15 @@ class Observed(WireModel):
     """None: the agent has no certificate yet, or runs without TLS."""
     pods: list[ObservedPod] = []
     arenas: list[ObservedArena] = []
+    images: list[ObservedImage] = []
+    probes: list[ObservedProbe] = []
+    """Both left out while empty: an operator that does not know them accepts that, and an agent that does not says
+    nothing of them."""
+
+    @model_serializer(mode="wrap")
+    def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(handler(self), "images", "probes")
+
+
+def _without_empty(message: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key not in names or value}

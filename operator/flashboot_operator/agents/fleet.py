@@ -6,15 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.control import Probe, WantedArena
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.enrol import Signing
-from flashboot_operator.agents.node import NodeAgent
+from flashboot_operator.agents.node import NodeAgent, Wanted
 from flashboot_operator.core.facts import Agent, Key
+from flashboot_operator.core.quarantine import merged
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Epoch(Protocol):
@@ -44,6 +47,7 @@ class Fleet:
         self._agents: dict[str, NodeAgent] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted: dict[Key, Mapping[str, Sequence[WantedArena]]] = {}
+        self._probes: dict[Key, Mapping[str, Sequence[Probe]]] = {}
         self._looked_at: dict[Key, int] = {}
         self._heard_at: dict[str, int] = {}
         self._missing_since: dict[str, float] = {}
@@ -96,6 +100,7 @@ class Fleet:
             put_parents={a.arena: _parents(a) for a in put.arenas} if put else {},
             put_seeds={a.arena: a.seed_pod for a in put.arenas if a.seed_pod} if put else {},
             samples=agent.samples,
+            restart=agent.restart,
         )
 
     def silent(self, nodes: set[str]) -> dict[str, float]:
@@ -122,22 +127,28 @@ class Fleet:
 
     # What is wanted
 
-    def want(self, key: Key, wanted: Mapping[str, Sequence[WantedArena]], sequence: int) -> None:
+    def want(
+        self,
+        key: Key,
+        wanted: Mapping[str, Sequence[WantedArena]],
+        sequence: int,
+        probes: Mapping[str, Sequence[Probe]] | None = None,
+    ) -> None:
         """The whole of what one ModelReplica wants, node by node, decided with what was heard up to `sequence`."""
-        before = self._wanted.get(key, {})
-        if wanted:
-            self._wanted[key] = wanted
-        else:
-            self._wanted.pop(key, None)
+        before, probed = self._wanted.get(key, {}), self._probes.get(key, {})
+        tries = probes or {}
+        _set(self._wanted, key, wanted)
+        _set(self._probes, key, tries)
         self._looked_at[key] = sequence
         self._look.set()
         for node, agent in self._agents.items():
-            if before.get(node) != wanted.get(node) or (agent.gate and key in agent.gate):
+            changed = before.get(node) != wanted.get(node) or probed.get(node) != tries.get(node)
+            if changed or (agent.gate and key in agent.gate):
                 agent.changed.set()
 
     def looked(self, key: Key, sequence: int) -> None:
         """It could not be decided anew; what was wanted stays."""
-        self.want(key, self._wanted.get(key, {}), sequence)
+        self.want(key, self._wanted.get(key, {}), sequence, self._probes.get(key))
 
     async def all_heard(self, deadline_s: float) -> None:
         """Wait for the first word of every agent that has an address, not longer than the deadline."""
@@ -167,7 +178,7 @@ class Fleet:
             for agent in self._agents.values():
                 agent.changed.set()
 
-    def _wanted_of(self, node: str) -> list[WantedArena] | None:
+    def _wanted_of(self, node: str) -> Wanted | None:
         agent = self._agents[node]
         if not self.open or agent.gate is None or not agent.fresh:
             return None
@@ -176,7 +187,7 @@ class Fleet:
             return None
         agent.gate = set()
         mine = [arena for wanted in self._wanted.values() for arena in wanted.get(node, ())]
-        return sorted(mine, key=lambda a: a.arena)
+        return Wanted(sorted(mine, key=lambda a: a.arena), merged(list(self._probes.values()), node))
 
     # Who is there
 
@@ -226,7 +237,9 @@ class Fleet:
         if agent.gate_is_new:
             agent.gate_is_new = False
             self._heard_at[agent.node] = self._sequence
-        concerned = {key for key, wanted in self._wanted.items() if agent.node in wanted}
+        concerned = {
+            key for table in (self._wanted, self._probes) for key, wanted in table.items() if agent.node in wanted
+        }
         for key in keys | concerned:
             self._on_change(key)
 
@@ -236,6 +249,13 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
+
+
+def _set(table: dict[Key, Mapping[str, Sequence[T]]], key: Key, value: Mapping[str, Sequence[T]]) -> None:
+    if value:
+        table[key] = value
+    else:
+        table.pop(key, None)
 
 
 def _parents(wanted: WantedArena) -> tuple[str | None, ...]:

@@ -12,13 +12,14 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from flashboot_agent.wire.control import Desired, Observed, WantedArena
+from flashboot_agent.wire.control import Desired, Observed, Probe, WantedArena
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
 from flashboot_operator.agents.skew import Skew
-from flashboot_operator.core.facts import Key
+from flashboot_operator.core.facts import Key, Restart
 from flashboot_operator.core.fanout.pace import Sample, keep
 from flashboot_operator.core.targets import sample_of
 
@@ -47,6 +48,14 @@ class Voice(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """All that a node shall be told."""
+
+    arenas: list[WantedArena]
+    probes: list[Probe]
+
+
 class NodeAgent:
     """`run` until cancelled."""
 
@@ -58,7 +67,7 @@ class NodeAgent:
         client: AgentClient,
         voice: Voice,
         ttl_s: int,
-        wanted: Callable[[str], list[WantedArena] | None],
+        wanted: Callable[[str], Wanted | None],
         heard: Callable[[NodeAgent, set[Key]], None],
         signing: Signing | None = None,
     ) -> None:
@@ -84,6 +93,8 @@ class NodeAgent:
         self._blamed: dict[tuple[str, str, str], float] = {}
         self.samples: dict[str, tuple[Sample, ...]] = {}
         """arena that fills → what was said of it over the last seconds."""
+        self.restart: Restart | None = None
+        """The last time that its process began anew."""
         self.changed = asyncio.Event()
 
     @property
@@ -177,6 +188,10 @@ class NodeAgent:
         self.samples = {
             a.arena: keep(same.get(a.arena, ()), sample_of(a, now)) for a in seen.arenas if a.state == "filling"
         }
+        if before is not None and before.instance != seen.instance:
+            was, is_ = _sealed(before), _sealed(seen)
+            self.restart = Restart(seen.instance, was & is_, was - is_)
+            log.info("agent restarted", extra={"node": self.node, "kept": len(was & is_), "lost": len(was - is_)})
         if back or self.gate is None or before is None or before.instance != seen.instance:
             self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()
@@ -195,15 +210,16 @@ class NodeAgent:
             except TimeoutError:
                 pass
             self.changed.clear()
-            arenas = self._wanted(self.node)
-            if arenas is None or not self._needs(arenas):
+            wanted = self._wanted(self.node)
+            if wanted is None or not self._needs(wanted):
                 continue
             desired = Desired(
                 epoch=self._voice.epoch,
                 revision=self._voice.next_revision(),
                 node=self.node,
                 ttl_seconds=self._ttl_s,
-                arenas=arenas,
+                arenas=wanted.arenas,
+                probes=wanted.probes,
             )
             try:
                 await self._client.put(self.ip, desired)
@@ -215,14 +231,12 @@ class NodeAgent:
             failures = 0
             self.skew.obeyed()
             self.put, self._told_at = desired, time.monotonic()
-            log.info(
-                "node told",
-                extra={"node": self.node, "epoch": desired.epoch, "revision": desired.revision, "arenas": len(arenas)},
-            )
+            facts = {"node": self.node, "epoch": desired.epoch, "revision": desired.revision}
+            log.info("node told", extra={**facts, "arenas": len(wanted.arenas), "probes": len(wanted.probes)})
 
-    def _needs(self, arenas: list[WantedArena]) -> bool:
+    def _needs(self, wanted: Wanted) -> bool:
         put, seen = self.put, self.observed
-        if put is None or put.arenas != arenas or put.epoch != self._voice.epoch:
+        if put is None or (put.arenas, put.probes) != (wanted.arenas, wanted.probes) or put.epoch != self._voice.epoch:
             return True
         if time.monotonic() - self._told_at > self._ttl_s / 3 - 1:
             return True
@@ -234,6 +248,10 @@ class NodeAgent:
         if isinstance(error, AgentRefused) and error.problem.reason == "StaleEpoch":
             await self._voice.raise_above(error.problem.epoch or self._voice.epoch)
         await asyncio.sleep(min(5.0, 0.05 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))
+
+
+def _sealed(seen: Observed) -> frozenset[str]:
+    return frozenset(arena.arena for arena in seen.arenas if arena.state == "sealed")
 
 
 def _concerned(seen: Observed | None) -> set[Key]:

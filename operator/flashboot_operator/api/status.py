@@ -60,7 +60,9 @@ class Domain(ApiModel):
     source_node: Name | None = None
     """The node that holds the source of the first rank; the others' is normally there too."""
     source_reason: Annotated[str, StringConstraints(max_length=128)] | None = None
-    """Why this source was elected."""
+    """Why this source was elected, or why there is none; docs/reference/conditions.md lists the reasons."""
+    source_message: Text | None = None
+    """The same for people: names the nodes, and what speaks against others."""
 
 
 class EngineStart(ApiModel):

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from flashboot_operator.api.base import LABEL_MODEL_REPLICA
 from flashboot_operator.api.status import Condition, ConditionType
 from flashboot_operator.core.deadline import is_stuck
-from flashboot_operator.core.election import Source
+from flashboot_operator.core.domains import WORDS
+from flashboot_operator.core.election import UNSOUND, Source
 from flashboot_operator.core.facts import Raw, Trouble
 from flashboot_operator.core.progress import ORDER, Line
 from flashboot_operator.core.reasons import ConditionReason
@@ -52,6 +53,7 @@ class Picture:
     lines: Sequence[Line] = ()
     source: Source | None = None
     seed: str | None = None
+    seed_has_image: bool = False
     refused: Trouble | None = None
     """What keeps the Deployment from being applied."""
     deployment: Raw | None = None
@@ -207,7 +209,12 @@ def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
 def _source(to: _Speaker, picture: Picture) -> None:
     if picture.source is not None:
         text = f"what {picture.source.node} holds feeds new replicas"
+        if picture.source.reason in UNSOUND:
+            text += f", but {WORDS[picture.source.reason]}"
         to.say("SourceAvailable", "True", picture.source.reason, text)
+    elif picture.seed is not None and picture.seed_has_image:
+        text = f"nothing is resident; the node of pod {picture.seed} loads it from the image on its disk"
+        to.say("SourceAvailable", "False", "LoadingImage", text)
     elif picture.seed is not None:
         text = f"nothing is resident; pod {picture.seed} loads the checkpoint"
         to.say("SourceAvailable", "False", "Seeding", text)

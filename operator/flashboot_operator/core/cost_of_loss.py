@@ -63,12 +63,12 @@ def standings(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[St
 
 def _leaves(world: World, pod: Pod) -> bool:
     node = world.nodes.get(pod.node or "")
-    return node is not None and node.cordoned
+    return node is not None and (node.cordoned or not node.ready)
 
 
 def _feeding(plans: Sequence[ArenaPlan]) -> set[str]:
     """UIDs of pods whose node is an elected source."""
-    return {pod.uid for plan in plans for pod in plan.pods if plan.source is not None and pod.node == plan.source.node}
+    return {pod.uid for plan in plans for pod in plan.pods if pod.node in {each.node for each in plan.sources.values()}}
 
 
 def _alone(world: World, plans: Sequence[ArenaPlan]) -> set[str]:

@@ -7,51 +7,21 @@ counted in the Event that is there.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from flashboot_agent.wire.control import Way
 from flashboot_operator.api.status import Condition, Status
 from flashboot_operator.core.facts import World
+from flashboot_operator.core.note import RECENT, Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.reasons import EventReason
+from flashboot_operator.core.source_events import source_notes
 
 SEALED: Mapping[Way, EventReason] = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}
-RECENT = timedelta(minutes=10)
 NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 """A number that stands alone. Messages that differ only in such ones (percent, restarts, seconds) say the same."""
-
-
-class Named(Protocol):
-    """Whom Events are about."""
-
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Note:
-    kind: Literal["Normal", "Warning"]
-    reason: str
-    """An EventReason, or the reason of a condition that says what is wrong."""
-    action: str
-    message: str
-    subject: str
-    """What makes two notes the same."""
-    occasion: str = ""
-    """What makes two notes two occurrences of the same."""
-
-    def name(self, owner: Named) -> str:
-        digest = hashlib.sha256(f"{owner.uid}|{self.reason}|{self.subject}".encode()).hexdigest()[:16]
-        return f"{owner.name[:200]}.{digest}"
 
 
 def notes_of(
@@ -60,15 +30,7 @@ def notes_of(
     """All that can be told now; the recorder leaves out what it has told."""
     notes: list[Note] = []
     for plan in plans:
-        if plan.seed is not None:
-            text = (
-                f"pod {plan.seed.name} on {plan.seed.node} loads the checkpoint: no node holds an arena of its identity"
-            )
-            notes.append(Note("Normal", "SeedElected", "Elect", text, f"{plan.expected}|{plan.seed.uid}"))
-        if plan.source is not None:
-            text = f"the arena of rank {plan.place} on {plan.source.node} feeds new replicas ({plan.source.reason})"
-            sealed_at = plan.sealed[plan.source.node].sealed_at
-            notes.append(Note("Normal", "SourceElected", "Elect", text, f"{plan.arena}|{plan.source.node}|{sealed_at}"))
+        notes += source_notes(plan, world)
         for node, agent in sorted(world.agents.items()):
             arena = agent.arena(plan.arena)
             if arena is None:

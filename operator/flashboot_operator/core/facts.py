@@ -22,8 +22,11 @@ from flashboot_operator.core.reasons import Wrong
 
 GPU_PRODUCT = "nvidia.com/gpu.product"
 GPU_CLIQUE = "nvidia.com/gpu.clique"
+ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 NO_DOMAIN = "default"
 """Domain of the nodes that have no clique label."""
+
+LEAVING_TAINTS = frozenset({"node.kubernetes.io/unschedulable", "node.kubernetes.io/out-of-service"})
 
 Raw = Mapping[str, Any]
 
@@ -46,6 +49,9 @@ class Node:
     architecture: str = "amd64"
     domain: str = NO_DOMAIN
     cordoned: bool = False
+    """It is about to be drained: marked unschedulable, or tainted as going out of service."""
+    ready: bool = True
+    """Its kubelet answers, as far as Kubernetes knows."""
     gpus: int = 0
     """That it has in all, free or not."""
 
@@ -67,6 +73,10 @@ class Pod:
     ready_at: datetime | None = None
     going: bool = False
     """Terminating, or ended for good."""
+    started: datetime | None = None
+    """When its engine's container started; None while it does not run."""
+    deletion_cost: int = 0
+    """As its annotation says."""
     trouble: Trouble | None = None
     """What kubelet or the scheduler says is wrong with it."""
     replica: str = ""
@@ -96,6 +106,17 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """An agent's process began anew while this operator knew it."""
+
+    instance: str
+    kept: frozenset[str]
+    """Arenas that were complete before and are complete still."""
+    lost: frozenset[str]
+    """Arenas that were complete before and are not any more."""
+
+
+@dataclass(frozen=True)
 class Agent:
     """A node's agent, as it was last heard."""
 
@@ -115,6 +136,8 @@ class Agent:
     """arena → seed pod in that state."""
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     """arena that fills → what was said of it over the last seconds."""
+    restart: Restart | None = None
+    """The last one."""
 
     def arena(self, arena: str) -> ObservedArena | None:
         return next((a for a in self.observed.arenas if a.arena == arena), None)
@@ -145,6 +168,12 @@ class World:
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
 
 
+def believed(agents: Mapping[str, Agent], nodes: Mapping[str, Node]) -> dict[str, Agent]:
+    """The agents whose last word counts. One that is silent on a node whose kubelet is silent too went with the node;
+    one that is silent on a node that is well is most likely just away, and what it held is there still."""
+    return {name: agent for name, agent in agents.items() if agent.fresh or name not in nodes or nodes[name].ready}
+
+
 def domain_of(world: World, node: str) -> str:
     return world.nodes[node].domain if node in world.nodes else NO_DOMAIN
 
@@ -156,12 +185,17 @@ def time_of(text: str | None) -> datetime | None:
 def node_of(raw: Raw) -> Node:
     labels = raw["metadata"].get("labels") or {}
     info = (raw.get("status") or {}).get("nodeInfo") or {}
+    spec = raw.get("spec") or {}
+    taints = {taint["key"] for taint in spec.get("taints") or []}
+    conditions = (raw.get("status") or {}).get("conditions") or []
+    kubelet = next((c["status"] for c in conditions if c["type"] == "Ready"), "True")
     return Node(
         name=raw["metadata"]["name"],
         product=labels.get(GPU_PRODUCT) or "cpu",
         architecture=info.get("architecture") or labels.get("kubernetes.io/arch") or "unknown",
         domain=labels.get(GPU_CLIQUE) or NO_DOMAIN,
-        cordoned=bool((raw.get("spec") or {}).get("unschedulable")),
+        cordoned=bool(spec.get("unschedulable")) or bool(taints & LEAVING_TAINTS),
+        ready=kubelet == "True",
         gpus=count((raw.get("status") or {}).get("capacity") or {}) or 0,
     )
 
@@ -187,6 +221,8 @@ def pod_of(raw: Raw) -> Pod:
         ready=ready.get("status") == "True",
         ready_at=time_of(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
         going=bool(meta.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
+        started=_started(spec, status),
+        deletion_cost=_cost((meta.get("annotations") or {}).get(ANNOTATION_DELETION_COST)),
         trouble=_trouble(meta["name"], spec, status, scheduled),
         volume_of=volume_of(spec),
         made_by=_made_by(meta),
@@ -215,6 +251,20 @@ def _restarts(spec: Raw, status: Raw) -> int:
     name = containers[engine_index(spec)]["name"] if containers else ""
     counts = (c.get("restartCount", 0) for c in status.get("containerStatuses") or [] if c["name"] == name)
     return next(counts, 0)
+
+
+def _started(spec: Raw, status: Raw) -> datetime | None:
+    engine = spec["containers"][engine_index(spec)]["name"]
+    found: Raw = next((c for c in status.get("containerStatuses") or [] if c["name"] == engine), {})
+    return time_of(((found.get("state") or {}).get("running") or {}).get("startedAt"))
+
+
+def _cost(text: str | None) -> int:
+    """Kubernetes takes what is no number for 0, too."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0
 
 
 IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from flashboot_agent.wire.control import Lane, ObservedArena, WantedArena
 from flashboot_operator.core.election import Sealed
-from flashboot_operator.core.facts import Pod, World
+from flashboot_operator.core.facts import Pod, World, domain_of
 from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes
 from flashboot_operator.core.fanout.pace import Slow, judge
 from flashboot_operator.core.plan import ArenaPlan, Owner
-from flashboot_operator.core.seeding import at_work
+from flashboot_operator.core.seeding import at_work, has_image
 from flashboot_operator.core.targets import allowed_of, fan_out, pace_of, peers
 
 Pods = dict[str, list[Pod]]
@@ -25,15 +25,16 @@ def by_node(pods: Sequence[Pod]) -> Pods:
     return found
 
 
-def seeded(owner: Owner, plan: ArenaPlan, seed: Pod | None) -> ArenaPlan:
-    """Nobody can feed the others: one pod loads it, the others wait."""
+def seeded(owner: Owner, world: World, plan: ArenaPlan, seed: Pod | None) -> ArenaPlan:
+    """Nobody can feed the others: one pod loads it, the others wait. An agent that has an image of it takes that."""
     wanted = {}
     for node, there in by_node(plan.pods).items():
         if seed is not None and seed.node == node:
             wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed.uid)
         else:
             wanted[node] = _want(owner, plan, there, "clone")
-    return replace(plan, seed=seed, wanted=wanted)
+    image = seed is not None and has_image(world, seed.node, plan.arena)
+    return replace(plan, seed=seed, seed_has_image=image, wanted=wanted)
 
 
 def cloned(
@@ -46,7 +47,8 @@ def cloned(
     accused: frozenset[tuple[str, str]],
     before: Slow,
 ) -> ArenaPlan:
-    """The source feeds the others. `twins`: the source and all who hold the same bytes, in the order of their rank."""
+    """The sources feed the others. `twins`: the home source and all who hold the same bytes, in the order of their
+    rank."""
     source, pods = twins[0].node, by_node(plan.pods)
     first, transfer = held[source], owner.spec.transfer
     links = {node: agent.observed.link_bytes_per_second for node, agent in world.agents.items()}
@@ -60,11 +62,11 @@ def cloned(
         first,
         pods=pods,
         held=held,
-        twins=[c.node for c in twins if c.fresh],
+        twins=[c for c in twins if c.fresh],
         slow=slow.keys(),
         accused=accused,
         policy=transfer.domain_policy,
-        percent=transfer.source_egress_percent if source in caps else None,
+        percent=transfer.source_egress_percent if caps else None,
     )
     request = request_bytes(links[source], len(forest.lanes))
     wanted = {}
@@ -75,9 +77,9 @@ def cloned(
             continue
         lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
         wanted[node] = _want(owner, plan, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node))
+    for node in _held(owner, world, plan, pods, source):
+        wanted[node] = _want(owner, plan, pods.get(node, []), "hold", first=first, cap=caps.get(node))
     if owner.wants_replicas:
-        there = pods.get(source, [])
-        wanted[source] = _want(owner, plan, there, "hold", first=first, cap=caps.get(source))
         for node in _kept_for_absent_pods(owner, world, plan, [c.node for c in twins if c.node not in wanted]):
             wanted[node] = _want(owner, plan, [], "hold", first=first)
     edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
@@ -90,6 +92,14 @@ def _kept_for_absent_pods(owner: Owner, world: World, plan: ArenaPlan, holders: 
     if plan.template_hash != owner.template_hash:
         return []
     return sorted(holders)[: max(0, len(world.sets) - len(plan.pods))]
+
+
+def _held(owner: Owner, world: World, plan: ArenaPlan, pods: Pods, home: str) -> list[str]:
+    """The sources whose arenas stay without pods: home, and that of a domain as long as its nodes clone."""
+    if not owner.wants_replicas:
+        return []
+    cloning = {domain_of(world, node) for node in pods if node not in plan.sealed}
+    return [each.node for domain, each in plan.sources.items() if each.node == home or domain in cloning]
 
 
 def _want(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashboot_agent.wire.control import ObservedArena, Place, WantedArena
@@ -16,9 +16,10 @@ from flashboot_operator.core.ranks import places_of_pod
 
 @dataclass(frozen=True)
 class Memory:
-    """arena → present source node, arena → UID of the present seed pod, arena → who is slow (fanout/pace.py)."""
+    """arena → present source nodes, home first; arena → UID of the present seed pod; arena → who is slow
+    (fanout/pace.py)."""
 
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
     slow: Mapping[str, Slow] = field(default_factory=dict)
     learned: Mapping[str, str] = field(default_factory=dict)
@@ -40,8 +41,13 @@ class ArenaPlan:
     sealed: Mapping[str, ObservedArena]
     """Node → arena, for nodes that hold it complete; those that are silent for a moment are included."""
     source: Source | None = None
-    """None while the arena of any rank is nowhere complete: a replica is cloned whole or not at all."""
+    """Home: it feeds the domains that have no source of their own. None while the arena of any rank is nowhere
+    complete: a replica is cloned whole or not at all."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Domain → its source, home first; without those whose bytes differ from home's."""
     seed: Pod | None = None
+    seed_has_image: bool = False
+    """The seed's node fills the arena from the image on its disk; nothing is loaded from the checkpoint."""
     lanes: Plan = ()
     """Per lane: child → parent."""
     slow: Slow = field(default_factory=dict)

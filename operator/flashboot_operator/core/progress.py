@@ -11,6 +11,7 @@ from flashboot_operator.core.facts import Agent, Pod, Trouble, World
 from flashboot_operator.core.plan import ArenaPlan
 from flashboot_operator.core.ranks import names_of
 from flashboot_operator.core.reasons import Stage
+from flashboot_operator.core.seeding import HELLO_S, silent_engine
 from flashboot_operator.core.targets import lanes_of
 
 ORDER: tuple[Stage, ...] = (
@@ -44,9 +45,13 @@ def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
     if pod.node is None:
         return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", _unbound(pod, world))
     agent = world.agents.get(pod.node)
+    node = world.nodes.get(pod.node)
+    kubelet = node is None or node.ready
+    where = f"pod {pod.name}: {names_of([plan.place for plan in plans] or [Place()])} on {pod.node}"
     if agent is None or not agent.fresh:
-        where = f"pod {pod.name}: {names_of([plan.place for plan in plans] or [Place()])} on {pod.node}"
-        return _silent(pod, where, world.missing_agents.get(pod.node, 0.0), _skew(where, pod, world))
+        return _silent(
+            pod, where, world.missing_agents.get(pod.node, 0.0), skew=_skew(where, pod, world), kubelet=kubelet
+        )
     seen = agent.pod(pod.uid)
     ranks = [_rank_line(pod, plan.place, plan, agent, seen) for plan in plans] or [
         _rank_line(pod, Place(), None, agent, seen)
@@ -54,7 +59,7 @@ def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
     worst = min(ranks, key=lambda line: ORDER.index(line.stage))
     troubles = (line.trouble for line in ranks)
     whole = _of_the_whole(pod, plans, seen) or _skew(f"pod {pod.name} on {pod.node}", pod, world) or pod.trouble
-    trouble = next((each for each in troubles if each), None) or whole
+    trouble = next((each for each in troubles if each), None) or whole or _quiet(where, pod, world, kubelet=kubelet)
     left = sum(1 for line in ranks if line.stage not in ("EngineStarting", "Ready"))
     more = f"; {left} of its {len(ranks)} ranks have no weights yet" if left > 1 else ""
     return Line(pod.name, worst.stage, worst.text + more, trouble)
@@ -98,9 +103,24 @@ def _skew(where: str, pod: Pod, world: World) -> Trouble | None:
     return Trouble("AgentVersionUnsupported", f"{where}: {said}; {step}")
 
 
-def _silent(pod: Pod, where: str, silent: float, skew: Trouble | None) -> Line:
+def _quiet(where: str, pod: Pod, world: World, *, kubelet: bool) -> Trouble | None:
+    """Who is silent though the agent answers: the kubelet, or the engine."""
+    if not kubelet:
+        text = f"{where}: the node is NotReady, its agent answers: what it holds can still be cloned"
+        return Trouble("NodeNotReady", f"{text}; look at the kubelet there")
+    if silent_engine(world, pod):
+        text = f"{where}: the engine's container runs and has not asked for its weights for {HELLO_S:.0f} s or more"
+        return Trouble("EngineSilent", f"{text}; look at its log. Other pods do not wait for it")
+    return None
+
+
+def _silent(pod: Pod, where: str, silent: float, *, skew: Trouble | None, kubelet: bool) -> Line:
     """Who serves goes on serving, whatever we hear."""
     trouble = skew or pod.trouble
+    if not kubelet:
+        text = f"{where}: the node is NotReady and its agent does not answer: the node is down, or cut off"
+        words = "what it held does not count any more; bring it back, or delete the node so that its pods move at once"
+        trouble = Trouble("NodeNotReady", f"{text}; {words}")
     if trouble is None and silent >= SILENCE_S:
         since = f"{silent // 10 * 10:.0f} s or more"
         text = f"{where}: the agent does not answer (for {since}); look at the flashboot-agent pod there"

@@ -23,8 +23,14 @@ Stage = Literal[
 ]
 """How far a pod is; all but the last are reasons of the condition Ready."""
 
-SourceReason = Literal["OnlySealed", "IdleAndSealed", "ServingAndSealed", "LastResort"]
+Unsound = Literal["SourceDraining", "SourceAccused", "SourceNodeNotReady", "SourceQuarantined", "SourceSilent"]
+"""Why a source was elected that is not sound: there is no better one. In this order, the worst last."""
+
+SourceReason = Literal["OnlySealed", "IdleAndSealed", "ServingAndSealed"] | Unsound
 """Why a source was elected."""
+
+NoSourceReason = Literal["FedAcrossDomains", "NoneInReach", "Seeding", "WaitingForSeed", "NothingResident"]
+"""Why a domain has no source."""
 
 StateReason = Literal[
     "FirstSeen",
@@ -48,6 +54,8 @@ TroubleReason = Literal[
     "RanksDiffer",
     "GroupDiffers",
     "AgentUnavailable",
+    "NodeNotReady",
+    "EngineSilent",
     "AgentVersionUnsupported",
     "ImagePullFailed",
     "ContainerNotCreated",
@@ -71,7 +79,13 @@ TroubleReason = Literal[
 EventReason = Literal[
     "SeedElected",
     "SeedSealed",
+    "ImageElected",
     "SourceElected",
+    "SourceAtRisk",
+    "SourceQuarantined",
+    "QuarantineLifted",
+    "AgentRestarted",
+    "ArenaLost",
     "CloneStarted",
     "CloneSealed",
     "ImageLoaded",

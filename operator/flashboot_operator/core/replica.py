@@ -10,18 +10,19 @@ complete somewhere, and else seeded, by one replica for all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import ObservedArena, Place
-from flashboot_operator.core.election import Sealed, elect_source, others_by_rank
-from flashboot_operator.core.facts import Agent, Pod, World
+from flashboot_operator.core.election import elect_sources, others_by_rank
+from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals
-from flashboot_operator.core.orders import by_node, cloned, seeded
+from flashboot_operator.core.orders import cloned, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
 from flashboot_operator.core.seeding import seed_of
+from flashboot_operator.core.standing import sealed_nodes
 
 
 @dataclass
@@ -96,52 +97,45 @@ def _plan_set(
         plans.append(ArenaPlan(arena, place, expected, group.template_hash, group.product, pods, sealed))
         held[place] = mine
     if all(plan.sealed for plan in plans):
-        home: str | None = None
+        hints: Sequence[str] = ()
         for number, plan in enumerate(plans):
-            plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], home=home)
-            home = home or (elected.source.node if elected.source else None)
+            plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], hints=hints)
+            hints = hints or [each.node for each in elected.sources.values()]
         return plans
     candidates = group.pods
     if kinds.may_be_held(expected, group.product):
         # What is held may be just what an engine is about to ask for. Who never asks must not keep the others waiting.
         candidates = [pod for pod in group.pods if pod.uid in kinds.heard]
     chosen = seed_of(world, plans, candidates, memory.seeds, pods_per_replica=owner.pods_per_replica)
-    return [seeded(owner, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
+    return [seeded(owner, world, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
 
 
 def _plan_clones(
-    owner: Owner, world: World, memory: Memory, plan: ArenaPlan, *, held: Mapping[str, ObservedArena], home: str | None
+    owner: Owner,
+    world: World,
+    memory: Memory,
+    plan: ArenaPlan,
+    *,
+    held: Mapping[str, ObservedArena],
+    hints: Sequence[str],
 ) -> ArenaPlan:
-    """`home`: source of the replica's first rank; the others' is best on the same node."""
-    arena, pods = plan.arena, by_node(plan.pods)
+    """`hints`: sources of the replica's first rank; the others' are best on the same nodes."""
+    arena = plan.arena
     accused = frozenset(
         (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
     )
-    candidates = [
-        Sealed(
-            node=node,
-            fresh=world.agents[node].fresh,
-            accused=any(parent == node for _, parent in accused),
-            cordoned=node in world.nodes and world.nodes[node].cordoned,
-            engines=_engines(world.agents[node], pods.get(node, []), plan.place),
-            children=len(a.children),
-        )
-        for node, a in plan.sealed.items()
-    ]
-    source = elect_source(candidates, memory.sources.get(arena, home))
-    assert source is not None, "somebody holds it sealed"
-    first = plan.sealed[source.node]
-    twins = [c for c in others_by_rank(candidates, source.node) if _same(plan.sealed[c.node], first)]
+    candidates = sealed_nodes(world, plan, frozenset(parent for _, parent in accused))
+    elected = elect_sources(candidates, memory.sources.get(arena, hints))
+    home = next(iter(elected.values()))
+    first = plan.sealed[home.node]
+    same = [c for c in candidates if _same(plan.sealed[c.node], first)]
+    sources = {domain: each for domain, each in elected.items() if _same(plan.sealed[each.node], first)}
+    twins = others_by_rank(same, [each.node for each in sources.values()])
     before = memory.slow.get(arena, {})
-    plan = replace(plan, source=source)
+    plan = replace(plan, source=home, sources=sources)
     return cloned(owner, world, plan, held=held, twins=twins, accused=accused, before=before)
 
 
 def _same(one: ObservedArena, other: ObservedArena) -> bool:
     """Equal bytes, and equal tensors in them."""
     return (one.digest, one.layout_digest) == (other.digest, other.layout_digest)
-
-
-def _engines(agent: Agent, there: list[Pod], place: Place) -> int:
-    ranks = [seen.rank(place) for pod in there if (seen := agent.pod(pod.uid)) is not None]
-    return sum(1 for rank in ranks if rank is not None and rank.phase == "attached")

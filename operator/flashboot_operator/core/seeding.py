@@ -1,4 +1,7 @@
-"""Which replica loads the checkpoint when no node holds its arenas, from what agents and pods say."""
+"""Which replica loads the checkpoint when no node holds its arenas, from what agents and pods say.
+
+One whose nodes have images of the arenas on their disks is the first choice: its agents load those, and the engine
+loads nothing. One whose engine does not come to ask is passed over."""
 
 from __future__ import annotations
 
@@ -22,6 +25,21 @@ SEED_FAILURES = frozenset(
         "InsufficientMemory",
     }
 )
+
+
+CANNOT_START = frozenset({"ImagePullFailed", "ContainerNotCreated", "EngineCrashing", "PodFailed"})
+"""What kubelet says of a pod whose engine will not ask soon."""
+HELLO_S = 180.0
+"""So long after its container started an engine has asked for its weights, or it hangs. Before, it only imports."""
+
+
+def silent_engine(world: World, pod: Pod) -> bool:
+    """Its container has been running for long, and no rank of its engine has asked for weights."""
+    agent = world.agents.get(pod.node or "")
+    seen = agent.pod(pod.uid) if agent is not None else None
+    if agent is None or not agent.fresh or seen is None or pod.started is None or seen.hello_at is not None:
+        return False
+    return (world.now - pod.started).total_seconds() > HELLO_S
 
 
 def at_work(world: World, node: str, there: Sequence[Pod], place: Place) -> str | None:
@@ -56,10 +74,25 @@ def seed_of(
             continue
         if told is None and any(_was_told(world, pod, plans) for pod in mine):
             told = key
-        failed = any(problem.reason in SEED_FAILURES for each in here for problem in each.problems)
+        failed = any(problem.reason in SEED_FAILURES for each in here for problem in each.problems) or any(
+            (pod.trouble is not None and pod.trouble.reason in CANNOT_START) or silent_engine(world, pod)
+            for pod in mine
+        )
         seeding = any(rank.phase == "seeding" for each in here for rank in each.ranks)
-        candidates.append(SeedCandidate(key, max(pod.bound or pod.created for pod in mine), seeding, failed))
+        bound = max(pod.bound or pod.created for pod in mine)
+        candidates.append(SeedCandidate(key, bound, seeding, failed, image=_has_images(world, plans, mine)))
     return replicas.get(elect_seed(candidates, told) or "", [])
+
+
+def has_image(world: World, node: str | None, arena: str) -> bool:
+    agent = world.agents.get(node or "")
+    return agent is not None and any(image.arena == arena for image in agent.observed.images)
+
+
+def _has_images(world: World, plans: Sequence[ArenaPlan], pods: Sequence[Pod]) -> bool:
+    """Whether each rank of these pods has an image on its own node's disk."""
+    mine = [(plan.arena, pod) for plan in plans for pod in pods if pod in plan.pods]
+    return bool(mine) and all(has_image(world, pod.node, arena) for arena, pod in mine)
 
 
 def _was_told(world: World, pod: Pod, plans: Sequence[ArenaPlan]) -> bool:

@@ -8,11 +8,12 @@ from typing import Any
 
 from flashboot_agent.core.identity import digest_of
 from flashboot_agent.wire.control import ObservedArena, StartupTimes
-from flashboot_operator.api.status import Domain, Identity, LastClone, Status, Weights
+from flashboot_operator.api.status import Identity, LastClone, Status, Weights
 from flashboot_operator.core import startup
 from flashboot_operator.core.conditions import Picture, compute, stamp
 from flashboot_operator.core.deadline import moved_at
-from flashboot_operator.core.facts import Pod, Trouble, World, domain_of, time_of
+from flashboot_operator.core.domains import domains_of
+from flashboot_operator.core.facts import Pod, Trouble, World, time_of
 from flashboot_operator.core.membership import selector_of
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
@@ -66,6 +67,7 @@ def compute_status(
         lines=lines,
         source=main.source if main else None,
         seed=f"{seed.name} on {seed.node}" if seed else None,
+        seed_has_image=main is not None and main.seed_has_image,
         refused=refused,
         deployment=world.deployment,
         strays=world.strays,
@@ -83,7 +85,7 @@ def compute_status(
         ),
         weights=Weights(version=0, digest=digest) if digest else _kept_weights(before),
         identities=_identities(plans),
-        domains=_domains(ranks, world),
+        domains=domains_of(ranks, world),
         last_clone=last_clone(plans, world, before),
         conditions=compute(picture, before.get("conditions") or [], world.now),
     )
@@ -124,40 +126,6 @@ def _identities(plans: Sequence[ArenaPlan]) -> list[Identity]:
             )
         )
     return found
-
-
-def _domains(ranks: Sequence[ArenaPlan], world: World) -> list[Domain]:
-    """`ranks`: plans of the arenas of one replica."""
-    if not ranks:
-        return []
-    first = ranks[0]
-    residents: dict[str, int] = {}
-    for node in set(first.sealed).intersection(*(plan.sealed for plan in ranks)):
-        name = domain_of(world, node)
-        residents[name] = residents.get(name, 0) + 1
-    for pod in first.pods:
-        residents.setdefault(domain_of(world, pod.node or ""), 0)
-    home = domain_of(world, first.source.node) if first.source else None
-    result = []
-    for name in sorted(residents, key=lambda n: (n != home, n))[:16]:
-        source = first.source if name == home else None
-        result.append(
-            Domain(
-                name=name,
-                resident_replicas=residents[name],
-                source=source_name(first) if source else None,
-                source_node=source.node if source else None,
-                source_reason=source.reason if source else None,
-            )
-        )
-    return result
-
-
-def source_name(plan: ArenaPlan) -> str | None:
-    """The first pod on the source's node, or the node when no pod uses its arena."""
-    if plan.source is None:
-        return None
-    return min((p.name for p in plan.pods if p.node == plan.source.node), default=plan.source.node)
 
 
 def last_clone(plans: Sequence[ArenaPlan], world: World, before: Mapping[str, Any]) -> LastClone | None:

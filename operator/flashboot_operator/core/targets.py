@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.wire.control import ObservedArena, ObservedLane, Peer
-from flashboot_operator.core.facts import Agent, Pod, World, domain_of
+from flashboot_operator.core.election import Sealed
+from flashboot_operator.core.facts import NO_DOMAIN, Agent, Pod, World, domain_of
 from flashboot_operator.core.fanout.fallbacks import fallbacks
 from flashboot_operator.core.fanout.forest import Forest
 from flashboot_operator.core.fanout.lanes import MAX_SOURCES, how_many, lanes_per_root
@@ -28,7 +29,7 @@ def fan_out(
     *,
     pods: Mapping[str, Sequence[Pod]],
     held: Mapping[str, ObservedArena],
-    twins: Sequence[str],
+    twins: Sequence[Sealed],
     slow: Collection[str],
     accused: frozenset[tuple[str, str]],
     policy: DomainPolicy,
@@ -37,15 +38,21 @@ def fan_out(
     """The plan of one arena.
 
     first: the source's sealed arena. pods: node → live pods that need the arena. held: node → what its agent has of it.
-    twins: sealed nodes that answer, in the order in which they shall be sources. percent: egress cap, None for none.
+    twins: sealed nodes that answer, in the order in which they shall be sources. percent: egress cap of those that
+    serve, None for none.
     """
     domains = {node.name: node.domain for node in world.nodes.values()}
+    starting = pods.keys() - held.keys()
+    near = _by_domain(twins, policy)
+    strangers = _strangers(starting, near, domains) if policy == "PreferSame" else {}
+    to_feed = {domains.get(node, NO_DOMAIN) if policy != "Any" else "" for node in starting} if not strangers else near
+    capped = [mine for domain, mine in near.items() if domain in to_feed and mine[0].engines]
     lanes = how_many(
         first.bytes,
         filling=[len(lanes_of(a)) for a in held.values() if a.state == "filling" and a.way == "clone"],
-        sources=min(len(twins), MAX_SOURCES),
+        sources=min(max((len(mine) for mine in capped), default=1), MAX_SOURCES),
         percent=percent,
-        strangers=_strangers(pods.keys() - held.keys(), twins, domains) if policy == "PreferSame" else {},
+        strangers=strangers,
     )
     members = []
     for node in sorted(pods.keys() | held.keys()):
@@ -55,13 +62,15 @@ def fan_out(
     return grown(
         Facts(
             lanes=tuple(end - start for start, end in lane_bounds(first.bytes, lanes)),
-            sources=tuple(twins[: min(lanes, MAX_SOURCES)]),
-            roots=tuple(twins),
+            sources=tuple(s.node for mine in near.values() for s in mine[: min(lanes, MAX_SOURCES)]),
+            roots=tuple(s.node for s in twins),
             members=tuple(members),
             accused=accused,
             domains=domains,
             policy=policy,
             lanes_per_root=lanes_per_root(lanes, percent),
+            serving=frozenset(s.node for s in twins if s.engines),
+            avoid=frozenset(s.node for s in twins if not s.sound),
         )
     )
 
@@ -114,9 +123,16 @@ def peers(world: World, forest: Forest, node: str) -> list[list[Peer]]:
     ]
 
 
-def _strangers(targets: Iterable[str], twins: Sequence[str], domains: Mapping[str, str]) -> dict[str, int]:
-    """Domains without a sealed node → their targets."""
-    homes = {domains.get(node) for node in twins}
+def _by_domain(twins: Sequence[Sealed], policy: DomainPolicy) -> dict[str, list[Sealed]]:
+    """Domain → its sealed nodes, sound ones only where there are any; all are in one where domains don't matter."""
+    found: dict[str, list[Sealed]] = {}
+    for each in twins:
+        found.setdefault("" if policy == "Any" else each.domain, []).append(each)
+    return {domain: [each for each in mine if each.sound] or mine[:1] for domain, mine in found.items()}
+
+
+def _strangers(targets: Iterable[str], homes: Collection[str], domains: Mapping[str, str]) -> dict[str, int]:
+    """Domains without a sealed node → their targets. `homes`: those that have one."""
     found: dict[str, int] = {}
     for node in targets:
         if (domain := domains.get(node)) is not None and domain not in homes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from flashboot_operator.api.base import API_VERSION, KIND
-from flashboot_operator.core.events import Named, Note
+from flashboot_operator.core.note import Named, Note
 from flashboot_operator.kube.client import Conflict, Kube, KubeError, NotFound, Object
 
 log = logging.getLogger(__name__)

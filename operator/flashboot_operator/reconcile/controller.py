@@ -22,17 +22,20 @@ from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core import contest
 from flashboot_operator.core.claims import divide
 from flashboot_operator.core.conditions import unknown
+from flashboot_operator.core.cost_of_loss import standings
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.expected import template_hash
-from flashboot_operator.core.facts import Key, World
+from flashboot_operator.core.facts import Key, World, believed
 from flashboot_operator.core.learned import kinds_of, remembered
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
+from flashboot_operator.core.quarantine import probes_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.kube.client import FIELD_MANAGER, Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.queue import WorkQueue
+from flashboot_operator.reconcile.costs import Costs
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects, path_of
 from flashboot_operator.reconcile.refusal import not_understood, refusal
@@ -57,6 +60,7 @@ class Controller:
         self._kube = kube
         self._recorder = recorder
         self._workloads = Workloads(kube)
+        self._costs = Costs(kube)
         self._memory: dict[Key, Memory] = {}
         self._contests: dict[Key, contest.Contest] = {}
         self._written: dict[Key, tuple[float, Object, Object]] = {}
@@ -113,12 +117,12 @@ class Controller:
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
         self._memory[key] = Memory(
-            {p.arena: p.source.node for p in plans if p.source},
+            {p.arena: [each.node for each in p.sources.values()] for p in plans if p.sources},
             {p.arena: p.seed.uid for p in plans if p.seed},
             {p.arena: p.slow for p in plans if p.slow},
             kinds.learned,
         )
-        self.fleet.want(key, wanted_of(plans), sequence)
+        self.fleet.want(key, wanted_of(plans), sequence, probes_of(world, plans))
         self.plans[key] = (owner, world, plans)
 
         if not (obj.get("status") or {}).get("conditions"):
@@ -132,8 +136,11 @@ class Controller:
         )
         self._recorder.tell(owner, [*done, *notes_of(owner, world, plans, status, before.get("conditions") or [])])
         await self._write(key, obj, status.model_dump(by_alias=True, exclude_none=True, mode="json"))
+        more = await self._costs.tell(key, owner, standings(owner, world, plans))
         if outcome.error is not None:
             raise outcome.error
+        if more:
+            self.queue.mark(key, after_s=STATUS_EVERY_S)
         if any(c.type == "Ready" and c.status != "True" for c in status.conditions or []):
             self.queue.mark(key, after_s=REVISIT_S)
 
@@ -142,6 +149,7 @@ class Controller:
         for table in (self.plans, self._memory, self._written, self._contests):
             table.pop(key, None)
         self._workloads.forget(key)
+        self._costs.forget(key)
         self.queue.forget(key)
 
     async def _first_sight(self, key: Key, obj: Object) -> Object:
@@ -164,7 +172,7 @@ class Controller:
         return World(
             nodes=self.mirror.nodes,
             pods=with_leaders_hash(pods),
-            agents=self.fleet.agents(),
+            agents=believed(self.fleet.agents(), self.mirror.nodes),
             now=now,
             deployment=self.mirror.deployment_of(key),
             sets=self.mirror.groups_of(key, owner.uid),
@@ -175,14 +183,14 @@ class Controller:
         )
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
-        """After a restart: what was learned, and the source that the status names, if it still can be one."""
-        sources = {}
+        """After a restart: what was learned, and the sources that the status names, if they still can be ones."""
+        sources: dict[str, list[str]] = {}
         for domain in (obj.get("status") or {}).get("domains") or []:
             agent = world.agents.get(domain.get("sourceNode") or "")
             for arena in agent.observed.arenas if agent else []:
                 if arena.model_replica_uid == owner.uid and arena.state == "sealed":
-                    sources[arena.arena] = arena_node = domain["sourceNode"]
-                    log.info("source remembered", extra={"arena": arena.arena, "node": arena_node})
+                    sources.setdefault(arena.arena, []).append(domain["sourceNode"])
+                    log.info("source remembered", extra={"arena": arena.arena, "node": domain["sourceNode"]})
         learned = remembered(owner, world, (obj.get("status") or {}).get("identities") or [])
         return Memory(sources, learned=learned)
 

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from flashboot_operator.api.base import API_VERSION, KIND
 from flashboot_operator.core.conditions import refused
-from flashboot_operator.core.events import Note, transitions
+from flashboot_operator.core.events import transitions
 from flashboot_operator.core.facts import Key, Trouble
+from flashboot_operator.core.note import Note
 from flashboot_operator.kube.client import Kube, KubeError, Object
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.lease import Lease

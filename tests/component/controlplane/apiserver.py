@@ -113,20 +113,28 @@ class ApiServer:
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
     def restart_without(self, key: str) -> None:
-        """Take the API server away, delete a key of etcd behind its back, and bring it back: a gap in every watch."""
+        """Take the API server away, delete a key of etcd behind its back, forget all history, and bring it back: a gap
+        in every watch, of which nobody can be told but by 410 Gone."""
         etcd, process = self.processes
         process.kill()
         process.wait(timeout=20)
-        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
-        url = f"http://127.0.0.1:{self.etcd_port}/v3/kv/deleterange"
-        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10) as response:
-            assert json.loads(response.read()).get("deleted") == "1", f"{key} is not in etcd"
+        gone = self._etcd("deleterange", {"key": base64.b64encode(key.encode()).decode()})
+        assert gone.get("deleted") == "1", f"{key} is not in etcd"
+        self._etcd("compaction", {"revision": gone["header"]["revision"], "physical": True})
         self.processes = [etcd]
         with (self.folder / "logs" / "kube-apiserver.log").open("ab") as out:
             again = subprocess.Popen(process.args, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder)
         self.processes.append(again)
         self._wait(60)
         self.restarts.append(datetime.now(UTC))
+
+    def _etcd(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.etcd_port}/v3/kv/{what}", data=json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            answer: dict[str, Any] = json.loads(response.read())
+            return answer
 
     def just_restarted(self, at: datetime) -> bool:
         """An API server refuses rightful calls for a moment after its start, until it has read the roles."""

@@ -110,7 +110,7 @@ async def test_an_autoscaler_and_a_manifest_that_fight(rig: Rig) -> None:
 
 
 async def test_what_happens_again_is_counted_in_one_event(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashboot_operator.core.events import Note
+    from flashboot_operator.core.note import Note
     from flashboot_operator.kube import events
     from flashboot_operator.reconcile.refusal import Subject
 

@@ -278,21 +278,53 @@ async def test_a_template_that_the_api_server_refuses_stalls(rig: Rig) -> None:
     await eventually("the Deployment is applied", lambda: rig.deployment("m"))
 
 
-async def test_a_pod_that_goes_in_a_gap_of_the_watches_is_missed(rig: Rig) -> None:
-    a = await rig.node(1)
-    await create(rig)
-    pod = await seeded(rig, a)
+async def test_a_pod_that_goes_in_a_gap_of_the_watches_is_gone_from_every_decision(rig: Rig) -> None:
+    a, b, c = await rig.node(1), await rig.node(2, hold_at=500), await rig.node(3, hold_at=300)
+    await create(rig, replicas=3)
+    await seeded(rig, a)
+    pod = await rig.pod("m", b)
 
-    async def replicas(count: int) -> bool:
-        return bool((await rig.status("m")).get("replicas") == count)
+    async def at(agent: FakeAgent, watermark: int) -> bool:
+        arena = agent.only()
+        return arena is not None and arena.watermark == watermark
 
-    await eventually("the pod counts", lambda: replicas(1))
+    await eventually("the first clone is halfway", lambda: at(b, 500))
+    await rig.pod("m", c)
+    await eventually("the second one is on its way", lambda: at(c, 300))
+
+    async def view() -> Object:
+        got: Object = (await rig.operator.get(f"/v1/modelreplicas/{rig.namespace}/m")).json()
+        return got
+
+    async def chain() -> bool:
+        found = await view()
+        return bool(found["plan"][0]["parents"] == {b.node: a.node, c.node: b.node})
+
+    await eventually("it hangs below the first", chain)
     key = f"/registry/pods/{rig.namespace}/{pod['metadata']['name']}"
     await asyncio.to_thread(rig.api.restart_without, key)
-    await eventually("the pod is gone", lambda: replicas(0), 30)
-    again = await rig.pod("m", a)
-    await rig.set_ready(again)
-    await eventually("and the watches work", lambda: replicas(1))
+
+    async def gone() -> bool:
+        found, status = await view(), await rig.status("m")
+        assert pod["metadata"]["name"] not in [p["name"] for p in found["pods"]], "known"
+        assert found["plan"][0]["parents"] == {c.node: a.node}, found["plan"][0]["parents"]
+        assert status["replicas"] == 2, status["replicas"]
+        assert pod["metadata"]["name"] not in str(status["conditions"]), status["conditions"]
+        assert b.wanted() is None, "its node is still told to clone"
+        wanted = c.wanted()
+        return wanted is not None and [p.node for p in wanted.lanes[0].parents] == [a.node]
+
+    await eventually("status, plan and orders know nothing of the pod", gone, 30)
+    assert "the watch is too old, listing anew" in rig.operator.log.read_text(), "it was a 410 that told it"
+    c.hold_at = BYTES
+    await sealed(c)
+    assert c.only().parent == a.node  # type: ignore[union-attr]
+    again = await rig.pod("m", b)
+
+    async def back() -> bool:
+        return bool((await rig.status("m"))["replicas"] == 3) and again["metadata"]["name"] in str(await view())
+
+    await eventually("and the watches work", back)
 
 
 async def test_a_deleted_lease_locks_no_agent_out(rig: Rig) -> None:

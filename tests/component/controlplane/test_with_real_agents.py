@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.door import PublishedPod
-from tests.component.agents import MIB, Cluster, Node
+from tests.component.agents import AGENT_FOLDER, MIB, Cluster, Node
 from tests.component.controlplane import identities
 from tests.component.controlplane.rig import Rig, eventually
 from tests.component.controlplane.test_crd import model_replica
 
 pytestmark = pytest.mark.apiserver
 
+WEDGE = Path(__file__).parents[1] / "wedge"
 DATA = random.Random(7).randbytes(8 * MIB)
 Object = dict[str, Any]
 
@@ -124,6 +127,56 @@ async def test_scale_up_by_cloning_and_deletion(rig: Rig, nodes: list[Node]) -> 
         return await asyncio.to_thread(left) == [] and all([await asyncio.to_thread(n.held) == 0 for n in nodes])
 
     await eventually("no arena, no mapping is left", nothing, 40)
+
+
+async def test_a_source_that_answers_but_gives_no_bytes_is_quarantined_until_it_gives_some(
+    rig: Rig, nodes: list[Node], tmp_path: Path
+) -> None:
+    a, b, c = nodes
+    await rig.call("POST", rig.path(""), model_replica(replicas=2))
+    await eventually("the Deployment is applied", lambda: rig.deployment("m"))
+    wedge = tmp_path / "wedged"
+    a.env = {"FLASHBOOT_TEST_WEDGE": str(wedge), "PYTHONPATH": f"{WEDGE}{os.pathsep}{AGENT_FOLDER}"}
+    await asyncio.to_thread(a.kill_agent)
+    await asyncio.to_thread(a.start_agent)
+    pods = [await bound(rig, a)]
+
+    def seed() -> None:
+        with a.engine(pods[0]["metadata"]["uid"]) as engine:
+            engine.seed(DATA)
+
+    await asyncio.to_thread(seed)
+    await rig.set_ready(pods[0])
+    wedge.touch()
+    await bound(rig, b)
+
+    async def told(reason: str) -> str:
+        found = [note for kind, note in await rig.events("m") if kind == reason]
+        assert found, reason
+        return found[0]
+
+    note = await eventually("the source is quarantined", lambda: told("SourceQuarantined"), 60)
+    assert a.name in note
+
+    async def explained() -> bool:
+        domain = (await rig.status("m"))["domains"][0]
+        condition = await rig.condition("m", "SourceAvailable")
+        assert (domain["sourceNode"], domain["sourceReason"]) == (a.name, "SourceQuarantined"), domain
+        return f"{a.name} is quarantined" in domain["sourceMessage"] and condition["reason"] == "SourceQuarantined"
+
+    await eventually("the status says so", explained)
+    assert (await asyncio.to_thread(a.observed)).arenas[0].state == "sealed", "and it still says that all is well"
+    words = {node.name: (await asyncio.to_thread(node.observed)).probes for node in (b, c)}
+    assert [p.node for said in words.values() for p in said] == [a.name], "one of the others tries it"
+    wedge.unlink()
+    await eventually("a try that brings a chunk lifts it", lambda: told("QuarantineLifted"), 90)
+
+    async def cloned() -> bool:
+        domain = (await rig.status("m"))["domains"][0]
+        state = [arena.state for arena in (await asyncio.to_thread(b.observed)).arenas]
+        return state == ["sealed"] and domain["sourceReason"] in ("ServingAndSealed", "IdleAndSealed")
+
+    await eventually("the clone is complete", cloned, 40)
 
 
 async def test_certificates_are_renewed_without_a_break(rig: Rig, nodes: list[Node]) -> None:

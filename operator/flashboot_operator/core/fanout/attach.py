@@ -1,9 +1,9 @@
 """Where a child that waits for a parent goes, lane by lane, in order of arrival.
 
 Inside its domain: a peer that is able, rooted, at or ahead of the child's watermark, and has a slot. Among those: not
-one the child complained about, not a slow one, no sealed node beyond its share of lanes (never, while somebody else
-gets the lane), no source while another can, then the highest watermark, the source whose turn it is in this lane, the
-fewest children, the smaller name.
+one the child complained about, not a slow one nor one to avoid, no sealed node beyond its share of lanes (never, while
+somebody else there gets the lane), none that serves while an idle one can, no source while another can, then the
+highest watermark, the source whose turn it is in this lane, the fewest children, the smaller name.
 
 Where the domain has nobody that has or gets the lane, the child becomes its *gateway* for this lane and pulls it from
 another domain, from the node with the fewest crossings, unless it is at work on another crossing: then the lane stays
@@ -16,7 +16,7 @@ from flashboot_operator.core.fanout.forest import SLOTS, Forest
 from flashboot_operator.core.fanout.model import Member
 from flashboot_operator.core.fanout.repair import take_slot
 
-Key = tuple[bool, bool, bool, bool, int, int, int, int]
+Key = tuple[bool, bool, bool, int, int, int, int, int]
 
 
 def attach_all(forest: Forest) -> None:
@@ -73,8 +73,10 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
     complained about is taken again only when there is no other: one flipped bit must not cut off the last source.
     """
     facts = forest.facts
-    under_way = any(forest.rooted(lane, n) for n in forest.parent[lane] if n != m.node)
-    turn = {node: (i - lane) % len(facts.sources) for i, node in enumerate(facts.sources)}
+    near = [n for n in forest.parent[lane] if n != m.node and not forest.apart(n, m.node)]
+    under_way = any(forest.rooted(lane, n) for n in near)
+    sources = forest.sources_near(m.node)
+    turn = {node: (i - lane) % len(sources) for i, node in enumerate(sources)}
     best: tuple[Key, str] | None = None
     for order, node in enumerate(forest.candidates()):
         if forest.apart(node, m.node) or not forest.may_feed(node, m.node) or not forest.ahead(lane, node, m.node):
@@ -87,9 +89,9 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
             continue
         key: Key = (
             (m.node, node) in facts.accused,
-            forest.slow(node),
+            forest.bad(node),
             beyond,
-            node in turn,
+            forest.burden(node),
             -forest.watermark(lane, node),
             turn.get(node, 0),
             fed,
@@ -101,9 +103,9 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
 
 
 def _beyond(forest: Forest, node: str) -> bool:
-    """A sealed node that feeds its share of lanes already."""
+    """A sealed node that serves and feeds its share of lanes already."""
     share = forest.facts.lanes_per_root
-    return node in forest.roots and share is not None and forest.lanes_fed(node) >= share
+    return node in forest.facts.serving and share is not None and forest.lanes_fed(node) >= share
 
 
 def _cross(forest: Forest, lane: int, m: Member) -> str | None:
@@ -113,9 +115,9 @@ def _cross(forest: Forest, lane: int, m: Member) -> str | None:
     options = [
         (
             (m.node, node) in forest.facts.accused,
-            forest.slow(node),
+            forest.bad(node),
             forest.crossings_out(node),
-            node in forest.facts.sources,
+            forest.burden(node),
             -forest.watermark(lane, node),
             order,
             node,

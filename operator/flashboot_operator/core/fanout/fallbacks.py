@@ -25,7 +25,7 @@ def fallbacks(forest: Forest, lane: int, child: str) -> list[str]:
         if (above := edges.get(parent)) in trusted:
             names.append(above)
         free = [
-            (forest.slow(n), forest.apart(n, child), -forest.watermark(lane, n), n)
+            (forest.bad(n), forest.apart(n, child), -forest.watermark(lane, n), n)
             for n in trusted
             if n not in forest.roots
             and n not in names
@@ -34,10 +34,13 @@ def fallbacks(forest: Forest, lane: int, child: str) -> list[str]:
             and (_depth(forest, lane, n), n) < place
         ]
         names += [min(free)[-1]] if free else []
-    own = [facts.sources[(lane + i) % len(facts.sources)] for i in range(len(facts.sources))]
-    others = [n for n in trusted if n in forest.roots and n not in facts.sources and n not in names]
+    sources = forest.sources_near(child)
+    own = [sources[(lane + i) % len(sources)] for i in range(len(sources))]
+    others = [n for n in trusted if n in forest.roots and n not in sources and n not in names]
     last = [n for n in own if n in trusted and n not in names]
-    names += sorted(others, key=lambda n: forest.apart(n, child))[: MAX_PARENTS - len(names) - len(last[:1])]
+    names += sorted(others, key=lambda n: (forest.bad(n), forest.apart(n, child)))[
+        : MAX_PARENTS - len(names) - len(last[:1])
+    ]
     return names + last[: MAX_PARENTS - len(names)]
 
 

@@ -51,6 +51,14 @@ class Forest:
     def slow(self, node: str) -> bool:
         return node in self.members and self.members[node].slow
 
+    def bad(self, node: str) -> bool:
+        """A parent only where there is no better one."""
+        return self.slow(node) or node in self.facts.avoid
+
+    def burden(self, node: str) -> int:
+        """What it costs to feed one more from here: the source is spared, and who serves even more."""
+        return 2 * (node in self.facts.serving) + (node in self.facts.sources)
+
     def watermark(self, lane: int, node: str) -> int:
         m = self.members.get(node)
         return self.facts.lanes[lane] if m is None else m.watermarks[lane]
@@ -89,6 +97,11 @@ class Forest:
 
     def ahead(self, lane: int, parent: str, child: str) -> bool:
         return self.watermark(lane, parent) >= self.watermark(lane, child) and self.rooted(lane, parent)
+
+    def sources_near(self, node: str) -> list[str]:
+        """The sources of the node's own domain, or all where it has none."""
+        near = [source for source in self.facts.sources if not self.apart(source, node)]
+        return near or list(self.facts.sources)
 
     # Counts of edges that carry bytes
 

@@ -43,7 +43,8 @@ class Facts:
     lanes: tuple[int, ...]
     """Bytes of each lane."""
     sources: tuple[str, ...]
-    """Sealed nodes that were elected to feed others: lane s starts at sources[s mod m], as far as that can be had."""
+    """Sealed nodes that were elected to feed others, of every domain, those preferred first: in a domain that has m of
+    them, lane s starts at number s mod m, as far as that can be had."""
     roots: tuple[str, ...]
     """All sealed nodes that answer, those preferred as parents first. The sources are among them."""
     members: tuple[Member, ...]
@@ -52,4 +53,9 @@ class Facts:
     domains: Mapping[str, str] = field(default_factory=dict)
     policy: DomainPolicy = "PreferSame"
     lanes_per_root: int | None = None
-    """How many lanes a sealed node feeds under its egress cap, as long as another has them too; None: all."""
+    """How many lanes a sealed node that serves feeds under its egress cap, as long as another has them too; None:
+    all."""
+    serving: frozenset[str] = frozenset()
+    """Sealed nodes whose engines serve from the arena: they feed others where no idle one can."""
+    avoid: frozenset[str] = frozenset()
+    """Sealed nodes that are drained, or that somebody could not read from: they feed others where nobody else can."""

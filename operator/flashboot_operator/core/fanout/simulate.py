@@ -150,6 +150,7 @@ class Simulation:
             ),
             domains=self.domains,
             lanes_per_root=lanes_per_root(s.lanes, percent),
+            serving=frozenset(self.sources if percent is not None else ()),
         )
 
     # One edge
