@@ -44,7 +44,7 @@ from flashboot_operator.reconcile.workload import Workloads
 log = logging.getLogger(__name__)
 
 REVISIT_S = 5.0
-"""How soon to look again at what is not Ready: silence and lateness come without an event."""
+"""How soon to look again at what is not Ready, or has a silent agent: silence and lateness come without an event."""
 STATUS_EVERY_S = 0.5
 """At most one status write per object in this time."""
 
@@ -141,7 +141,7 @@ class Controller:
             raise outcome.error
         if more:
             self.queue.mark(key, after_s=STATUS_EVERY_S)
-        if any(c.type == "Ready" and c.status != "True" for c in status.conditions or []):
+        if world.missing_agents or any(c.type == "Ready" and c.status != "True" for c in status.conditions or []):
             self.queue.mark(key, after_s=REVISIT_S)
 
     def _forget(self, key: Key, sequence: int) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 from flashboot_operator.core.cost_of_loss import cheapest_first, standings
-from flashboot_operator.core.events import Note
 from flashboot_operator.core.facts import Key, Pod, Raw, World
 from flashboot_operator.core.groupset import (
     ANNOTATION_TEMPLATE,
@@ -21,6 +20,7 @@ from flashboot_operator.core.groupset import (
     stateful_set,
     template_digest,
 )
+from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.together import ANNOTATION_TOGETHER, FORGIVEN_S, all_met, loss_of, note_of, pause_s
 from flashboot_operator.core.turnover import Group, next_step

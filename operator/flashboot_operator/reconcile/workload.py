@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashboot_operator.core.budget import budget
-from flashboot_operator.core.events import Note
 from flashboot_operator.core.facts import Key, Trouble, World
+from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.workload import TemplateRefused, deployment
 from flashboot_operator.kube.client import Kube

@@ -67,6 +67,7 @@ async def test_one_line_through_everything(rig: Rig) -> None:
             "source": first["metadata"]["name"],
             "sourceNode": a.node,
             "sourceReason": "OnlySealed",
+            "sourceMessage": f"{a.node}: the only node of the domain that holds it",
         }
     ]
     assert status["weights"] == {"version": 0, "digest": DIGEST}
