@@ -62,6 +62,11 @@ def a_quota_exceeded() -> Said:
     return look(world([], [], deployment={"metadata": {"name": "m"}, "status": {"conditions": [failure]}}))
 
 
+def a_quota_that_keeps_the_pods_of_a_group_away() -> Said:
+    made = {"metadata": {"creationTimestamp": "2026-03-01T11:59:00Z"}}
+    return look(world([], [], sets={"m-0": made}), owner(group={"size": 2}, parallelism={"tensor": 2}))
+
+
 def unscheduled(gpus_of_nodes: int) -> Said:
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes available"}
     node = node_of({"metadata": {"name": "n1"}, "status": {"capacity": {"nvidia.com/gpu": str(gpus_of_nodes)}}})
@@ -118,6 +123,7 @@ ROWS = [
     Row(an_image_that_cannot_be_pulled, "ImagePullFailed", "no/such", "correct the image's name"),
     Row(a_template_that_the_api_server_rejects, "TemplateRejected", "spec.template", "correct", True),
     Row(a_quota_exceeded, "QuotaExceeded", "exceeded quota: q", "raise the ResourceQuota"),
+    Row(a_quota_that_keeps_the_pods_of_a_group_away, "PodCreationFailed", "m-0 has 0 of 2 pods", "kubectl describe"),
     Row(lambda: unscheduled(8), "PodUnschedulable", "0/4 nodes", "add a node that fits"),
     Row(lambda: unscheduled(4), "MoreRanksThanDevices", "asks for 8 nvidia.com/gpu", "spread a replica"),
     Row(more_ranks_than_the_template_has_devices, "MoreRanksThanDevices", "makes 8 ranks", "raise the limit", True),

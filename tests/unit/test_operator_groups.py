@@ -22,11 +22,13 @@ from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.core.together import all_met, loss_of, note_of, pause_s
 from flashboot_operator.core.workload import TemplateRefused
-from tests.unit.operatorkit import HASH, TEMPLATE, agent, arena, owner, pod, seen, spec, uid, world
+from tests.unit.operatorkit import HASH, NOW, TEMPLATE, agent, arena, owner, pod, seen, spec, uid, world
 
 META = {"name": "m", "namespace": "ns", "uid": "u-1"}
 TWO: dict[str, Any] = {"group": {"size": 2}, "parallelism": {"tensor": 2}}
 LWS = "leaderworkerset.sigs.k8s.io"
+MADE = {"metadata": {"creationTimestamp": NOW.isoformat()}}
+"""A StatefulSet whose pods are still to come."""
 
 
 # Which pod is which
@@ -229,7 +231,7 @@ def test_a_replica_is_ready_when_all_of_its_pods_are() -> None:
     assert (made["replicas"], made["readyReplicas"], made["updatedReplicas"]) == (2, 1, 2)
     assert status(first + second[:1])["readyReplicas"] == 1, "a pod of it is missing"
     assert status(first + [replace(p, hash="other") for p in second])["updatedReplicas"] == 1
-    assert status(first, sets={"m-0": {}, "m-1": {}})["replicas"] == 2, "its pods are still to come"
+    assert status(first, sets={"m-0": MADE, "m-1": MADE})["replicas"] == 2, "its pods are still to come"
 
 
 def test_pods_that_have_no_place_in_a_replica_are_a_trouble() -> None:

@@ -198,6 +198,18 @@ def test_put_back_it_is_ready_at_once() -> None:
     assert not condition(again, "Reconciling")
 
 
+def test_groups_have_the_deadline_too_and_count_as_wholes() -> None:
+    """Their agents are silent: who is Ready is Ready."""
+    who = next_owner(group={"size": 2}, parallelism={"tensor": 2}, replicas=1)
+    old = [pod(f"m-0-{i}", f"o{i}", replica="m-0", index=i, ready=True, ready_at=START) for i in range(2)]
+    new = [pod(f"m-1-{i}", f"n{i}", at=60, replica="m-1", index=i, hash=who.template_hash) for i in range(2)]
+    facts = world([*old, *new], [])
+    first = look(who, at(facts, START))
+    assert condition(first, "Reconciling")["message"].endswith("roll-out: 1 of 2 are of the present template")
+    later = look(who, at(facts, START + LIMIT + timedelta(seconds=1)), first)
+    assert "1 of the earlier one serve, and no more of them are taken away" in condition(later, "Stalled")["message"]
+
+
 def test_adopted_pods_have_the_deadline_too() -> None:
     who = owner(replicas=None, template=None)
     facts = world([pod("p0", "n0")], [agent("n0", pods=[seen("p0")])])

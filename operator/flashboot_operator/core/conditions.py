@@ -58,7 +58,7 @@ class Picture:
     """What keeps the Deployment from being applied."""
     deployment: Raw | None = None
     strays: Sequence[Trouble] = ()
-    """Of pods that carry the label and do not count."""
+    """What is wrong beside what the lines say: with pods that do not count, with pods that do not come."""
     contested: Trouble | None = None
     """Who else changes the number of replicas."""
     going: bool = False

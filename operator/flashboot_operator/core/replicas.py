@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from flashboot_operator.core.facts import Pod, Trouble, World
+from flashboot_operator.core.facts import Pod, Trouble, World, time_of
 from flashboot_operator.core.membership import LWS
 from flashboot_operator.core.plan import Owner
 from flashboot_operator.core.progress import Line
+from flashboot_operator.core.together import ANNOTATION_TOGETHER
+
+COMES_LATE = timedelta(seconds=15)
+"""A StatefulSet that is older and whose group never met should have its pods."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,24 @@ def counted(owner: Owner, world: World, replicas: Sequence[Replica]) -> int:
         return len({replica.name for replica in replicas} | world.sets.keys())
     deployed = (world.deployment or {}).get("status") or {}
     return max(len(replicas), 0 if owner.spec.template is None else deployed.get("replicas") or 0)
+
+
+def unmade(owner: Owner, world: World) -> list[Trouble]:
+    """Groups whose pods do not come. A StatefulSet says why in its Events only, which are not ours to read."""
+    made: dict[str, int] = {}
+    for pod in world.pods:
+        made[pod.replica] = made.get(pod.replica, 0) + 1
+    found = []
+    for name, set_ in sorted(world.sets.items()):
+        meta, size = set_["metadata"], owner.pods_per_replica
+        created = time_of(meta["creationTimestamp"])
+        new = created is None or world.now - created < COMES_LATE
+        met = ANNOTATION_TOGETHER in (meta.get("annotations") or {})
+        if made.get(name, 0) < size and not new and not met:
+            text = f"replica {name} has {made.get(name, 0)} of {size} pods"
+            step = f"kubectl describe statefulset {name} says who refuses them (a ResourceQuota, say)"
+            found.append(Trouble("PodCreationFailed", f"{text}; {step}"))
+    return found
 
 
 def with_odd_pods(owner: Owner, world: World, lines: Sequence[Line]) -> list[Line]:

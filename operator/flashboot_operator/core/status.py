@@ -17,7 +17,7 @@ from flashboot_operator.core.facts import Pod, Trouble, World, time_of
 from flashboot_operator.core.membership import selector_of
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
-from flashboot_operator.core.replicas import counted, replicas_of, with_odd_pods
+from flashboot_operator.core.replicas import counted, replicas_of, unmade, with_odd_pods
 
 SAME_SCALE_UP = timedelta(seconds=30)
 """Pods whose volumes were published within this time of one another belong to one scale-up."""
@@ -70,7 +70,7 @@ def compute_status(
         seed_has_image=main is not None and main.seed_has_image,
         refused=refused,
         deployment=world.deployment,
-        strays=world.strays,
+        strays=(*world.strays, *unmade(owner, world)),
         contested=world.contested,
         going=owner.going,
     )
