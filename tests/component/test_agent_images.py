@@ -102,6 +102,23 @@ def test_a_node_that_lost_everything_loads_its_image_instead_of_a_checkpoint(rig
     assert "flashboot_load_seconds_count 1.0" in metrics
 
 
+def test_a_node_without_a_pod_loads_its_image_when_it_is_asked_to(rig: Rig) -> None:
+    rig.start()
+    rig.seed()
+    rig.until_image()
+    rig.lose_everything()
+    rig.start()
+    [image] = rig.node.observed().images
+    assert (image.arena, image.digest, image.bytes) == (ARENA, DIGEST, len(DATA))
+    rig.node.want(wanted("hold"))
+    assert rig.node.arena() is None
+    rig.node.want(wanted("load"))
+    sealed = rig.node.until_sealed()
+    assert (sealed.way, sealed.digest) == ("load", DIGEST)
+    rig.node.want(wanted("hold"))
+    assert rig.node.until_sealed().created_at == sealed.created_at
+
+
 def test_an_engine_that_asks_first_is_told_that_it_is_coming(rig: Rig) -> None:
     rig.start()
     rig.seed()

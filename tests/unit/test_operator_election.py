@@ -355,12 +355,36 @@ def test_a_pod_on_a_node_with_an_image_is_elected_before_an_older_one() -> None:
     there = world(pods, [target(1), with_image(target(2), ARENA)])
     plan = look(there)
     assert plan.seed is not None
-    assert (plan.seed.name, plan.seed_has_image) == ("p2", True)
+    assert (plan.seed.name, plan.image_on) == ("p2", "n2")
     status = compute_status(owner(), there, [plan], generation=1, before={}, refused=None)
     assert {c.type: c.reason for c in status.conditions or []}["SourceAvailable"] == "LoadingImage"
     assert "ImageElected" in {n.reason for n in notes_of(owner(), there, [plan], status, [])}
     other = "arena-" + "0" * 32
     assert look(world(pods, [target(1), with_image(target(2), other)])).seed.name == "p1"  # type: ignore[union-attr]
+
+
+def test_a_node_with_an_image_and_without_a_pod_loads_for_all() -> None:
+    pods = [pod("p1", "n1", at=0), pod("p2", "n2", at=1)]
+    there = world(pods, [target(1), target(2), with_image(agent("n3"), ARENA)])
+    plan = look(there)
+    assert (plan.seed, plan.image_on) == (None, "n3")
+    assert {node: wanted.role for node, wanted in plan.wanted.items()} == {"n1": "clone", "n2": "clone", "n3": "load"}
+    assert said_of(there, plan) == [("default", None, "LoadingImage")]
+    assert line_of(pods[0], [plan], there).text.endswith("waits for n3, which loads the image on its disk")
+    own = with_image(target(2), ARENA)
+    there = world(pods, [target(1), own, with_image(agent("n3"), ARENA)])
+    assert look(there).image_on == "n2", "its own agent loads it"
+    busy = with_image(agent("n3", arenas=[arena("filling", way="load", watermark=5)]), ARENA)
+    assert look(world(pods, [target(1), own, busy])).image_on == "n3", "it has begun"
+    late = with_image(agent("n1"), ARENA)
+    assert look(world(pods[:1], [late, with_image(agent("n3"), ARENA)])).image_on is None, "the pod's volume will come"
+    damaged = arena("allocated", way="load", bytes=0, problem=Problem(reason="InsufficientMemory", message="full"))
+    there = world(pods, [target(1), target(2), with_image(agent("n3", arenas=[damaged]), ARENA)])
+    assert look(there).seed is not None, "it cannot, so that one of the pods does"
+    nodes = {"n1": Node("n1"), "n2": Node("n2"), "n3": Node("n3", cordoned=True)}
+    there = world(pods, [target(1), target(2), with_image(agent("n3"), ARENA)], nodes=nodes)
+    assert look(there).seed is not None
+    assert plan_replica(owner(), world([], [with_image(agent("n3"), ARENA)]), Memory()) == [], "nobody asks for it"
 
 
 def test_an_engine_that_never_asks_is_replaced_and_told() -> None:

@@ -130,6 +130,8 @@ PARENT = [Lane(), Lane(parents=[Peer(node="n2", address="1.2.3.4:9441")])]
         (wants("clone"), None, {"used": False}, False),
         (wants("clone"), None, {"whole": False}, False),
         (wants("clone"), "filling", {"whole": False, "begun": True}, True),
+        (wants("load"), None, {"used": False}, True),
+        (wants("load", lanes=PARENT), None, {"used": False}, False),
         (wants("hold"), None, {}, False),
         (wants("hold"), "filling", {"begun": True}, False),
         (wants("clone", lanes=PARENT), None, {}, False),

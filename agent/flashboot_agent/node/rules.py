@@ -94,7 +94,8 @@ def loads(
         return False
     if wanted.identity not in (None, image.identity) or wanted.digest not in (None, image.digest):
         return False
-    return begun or (used and whole and state is None and not any(lane.parents for lane in wanted.lanes))
+    asked = used or wanted.role == "load"
+    return begun or (asked and whole and state is None and not any(lane.parents for lane in wanted.lanes))
 
 
 def find(name: str, desired: Desired | None) -> WantedArena | None:

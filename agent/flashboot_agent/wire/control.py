@@ -28,13 +28,14 @@ PROTOCOL: Final = 1
 not know, every release that changes a message raises it. An operator leaves an agent of another protocol alone: its
 engines serve, its arenas stay, nothing new begins there, and the conditions say so."""
 
-Role = Literal["seed", "clone", "hold"]
+Role = Literal["seed", "clone", "hold", "load"]
 """What a node shall do about an arena that it does not hold yet.
 
 seed: the pod `seed_pod` loads the checkpoint and commits; every other pod of this arena waits.
 clone: allocate once one of `pods` is published by the door, then pull each lane from its `parents[0]`, and on failure
        from the next one; an empty list means "be ready and wait for a parent" (or for a seed elsewhere).
 hold: never start anything; keep the arena if it is resident (the last source of an identity, between two pods).
+load: fill it from the image on this node's disk, though no pod here needs it, and keep it: pods elsewhere wait for it.
 A resident (sealed) arena is kept under every role.
 """
 

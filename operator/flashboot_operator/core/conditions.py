@@ -53,7 +53,7 @@ class Picture:
     lines: Sequence[Line] = ()
     source: Source | None = None
     seed: str | None = None
-    seed_has_image: bool = False
+    image_on: str | None = None
     refused: Trouble | None = None
     """What keeps the Deployment from being applied."""
     deployment: Raw | None = None
@@ -212,8 +212,8 @@ def _source(to: _Speaker, picture: Picture) -> None:
         if picture.source.reason in UNSOUND:
             text += f", but {WORDS[picture.source.reason]}"
         to.say("SourceAvailable", "True", picture.source.reason, text)
-    elif picture.seed is not None and picture.seed_has_image:
-        text = f"nothing is resident; the node of pod {picture.seed} loads it from the image on its disk"
+    elif picture.image_on is not None:
+        text = f"nothing is resident; {picture.image_on} loads it from the image on its disk"
         to.say("SourceAvailable", "False", "LoadingImage", text)
     elif picture.seed is not None:
         text = f"nothing is resident; pod {picture.seed} loads the checkpoint"

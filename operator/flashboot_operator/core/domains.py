@@ -79,6 +79,8 @@ def _tries(failures: int) -> str:
 
 def _why_none(plan: ArenaPlan, domain: str, world: World) -> tuple[NoSourceReason, str]:
     if plan.source is None:
+        if plan.image_on is not None:
+            return "LoadingImage", f"no node holds it; {plan.image_on} loads it from the image on its disk"
         if plan.seed is None:
             return "NothingResident", "no node holds it, and no pod can load it yet"
         what = f"pod {plan.seed.name} on {plan.seed.node}"

@@ -25,16 +25,20 @@ def by_node(pods: Sequence[Pod]) -> Pods:
     return found
 
 
-def seeded(owner: Owner, world: World, plan: ArenaPlan, seed: Pod | None) -> ArenaPlan:
-    """Nobody can feed the others: one pod loads it, the others wait. An agent that has an image of it takes that."""
+def seeded(owner: Owner, world: World, plan: ArenaPlan, seed: Pod | None, loader: str | None = None) -> ArenaPlan:
+    """Nobody can feed the others: one pod loads it, the others wait. An agent that has an image of it takes that.
+    `loader`: a node without a pod that does so for them all, instead of a seed."""
     wanted = {}
     for node, there in by_node(plan.pods).items():
         if seed is not None and seed.node == node:
             wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed.uid)
         else:
             wanted[node] = _want(owner, plan, there, "clone")
-    image = seed is not None and has_image(world, seed.node, plan.arena)
-    return replace(plan, seed=seed, seed_has_image=image, wanted=wanted)
+    if loader is not None:
+        wanted[loader] = _want(owner, plan, [], "load")
+    elif seed is not None and has_image(world, seed.node, plan.arena):
+        loader = seed.node
+    return replace(plan, seed=seed, image_on=loader, wanted=wanted)
 
 
 def cloned(

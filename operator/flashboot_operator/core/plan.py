@@ -46,8 +46,9 @@ class ArenaPlan:
     sources: Mapping[str, Source] = field(default_factory=dict)
     """Domain → its source, home first; without those whose bytes differ from home's."""
     seed: Pod | None = None
-    seed_has_image: bool = False
-    """The seed's node fills the arena from the image on its disk; nothing is loaded from the checkpoint."""
+    image_on: str | None = None
+    """The node that fills the arena from the image on its disk: the seed's, or one without a pod. Nothing is loaded
+    from the checkpoint then."""
     lanes: Plan = ()
     """Per lane: child → parent."""
     slow: Slow = field(default_factory=dict)

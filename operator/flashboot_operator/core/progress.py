@@ -153,6 +153,8 @@ def _known(
         size = f" into an arena of {arena.bytes} bytes" if arena is not None and arena.bytes else ""
         return "Seeding", f"loads the checkpoint as the seed{size}"
     on = f"the seed, pod {plan.seed.name} on {plan.seed.node}" if plan.seed else "a pod that can load the checkpoint"
+    if plan.image_on is not None:
+        on = f"{plan.image_on}, which loads the image on its disk"
     return "WaitingForSeed", f"waits for {on}"
 
 

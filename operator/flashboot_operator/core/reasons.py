@@ -29,7 +29,9 @@ Unsound = Literal["SourceDraining", "SourceAccused", "SourceNodeNotReady", "Sour
 SourceReason = Literal["OnlySealed", "IdleAndSealed", "ServingAndSealed"] | Unsound
 """Why a source was elected."""
 
-NoSourceReason = Literal["FedAcrossDomains", "NoneInReach", "Seeding", "WaitingForSeed", "NothingResident"]
+NoSourceReason = Literal[
+    "FedAcrossDomains", "NoneInReach", "LoadingImage", "Seeding", "WaitingForSeed", "NothingResident"
+]
 """Why a domain has no source."""
 
 StateReason = Literal[

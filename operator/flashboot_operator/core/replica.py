@@ -21,7 +21,7 @@ from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_r
 from flashboot_operator.core.orders import cloned, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
-from flashboot_operator.core.seeding import seed_of
+from flashboot_operator.core.seeding import loaders_of, seed_of
 from flashboot_operator.core.standing import sealed_nodes
 
 
@@ -107,6 +107,9 @@ def _plan_set(
         # What is held may be just what an engine is about to ask for. Who never asks must not keep the others waiting.
         candidates = [pod for pod in group.pods if pod.uid in kinds.heard]
     chosen = seed_of(world, plans, candidates, memory.seeds, pods_per_replica=owner.pods_per_replica)
+    loaders = loaders_of(world, plans, chosen) if group.pods else None
+    if loaders is not None:
+        return [seeded(owner, world, plan, None, loaders[plan.arena]) for plan in plans]
     return [seeded(owner, world, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
 
 

@@ -1,7 +1,8 @@
 """Which replica loads the checkpoint when no node holds its arenas, from what agents and pods say.
 
 One whose nodes have images of the arenas on their disks is the first choice: its agents load those, and the engine
-loads nothing. One whose engine does not come to ask is passed over."""
+loads nothing. A node with images and without a pod is the second: it loads for all. One whose engine does not come to
+ask is passed over."""
 
 from __future__ import annotations
 
@@ -87,6 +88,32 @@ def seed_of(
 def has_image(world: World, node: str | None, arena: str) -> bool:
     agent = world.agents.get(node or "")
     return agent is not None and any(image.arena == arena for image in agent.observed.images)
+
+
+def loaders_of(world: World, plans: Sequence[ArenaPlan], chosen: Sequence[Pod]) -> dict[str, str] | None:
+    """Arena → a node without a pod that has an image of it; of all ranks, or None. Also None where the elected pods
+    (the pods, while none is elected) have images of their own, or load already; but a load that has begun goes on."""
+    found: dict[str, str] = {}
+    begun = False
+    for plan in plans:
+        taken = {pod.node for pod in plan.pods}
+        able = [node for node in world.agents if node not in taken and _can_load(world, node, plan.arena)]
+        loading = [node for node in able if world.agents[node].arena(plan.arena) is not None]
+        if not able:
+            return None
+        found[plan.arena], begun = min(loading or able), begun or bool(loading)
+    busy = any(at_work(world, pod.node or "", [pod], plan.place) for pod in chosen for plan in plans)
+    pods = chosen or list({pod.uid: pod for plan in plans for pod in plan.pods}.values())
+    own = _has_images(world, plans, pods)
+    return None if busy or (own and not begun) else found
+
+
+def _can_load(world: World, name: str, arena: str) -> bool:
+    node, agent = world.nodes.get(name), world.agents[name]
+    begun = agent.arena(arena)
+    stuck = begun is not None and begun.problem is not None
+    sound = node is not None and node.ready and not node.cordoned and agent.fresh
+    return sound and not stuck and has_image(world, name, arena)
 
 
 def _has_images(world: World, plans: Sequence[ArenaPlan], pods: Sequence[Pod]) -> bool:

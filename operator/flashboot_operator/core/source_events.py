@@ -19,14 +19,13 @@ def source_notes(plan: ArenaPlan, world: World) -> list[Note]:
 
 def _elections(plan: ArenaPlan) -> list[Note]:
     notes: list[Note] = []
-    if plan.seed is not None:
-        where, subject = f"pod {plan.seed.name} on {plan.seed.node}", f"{plan.expected}|{plan.seed.uid}"
-        why = "no node holds an arena of its identity"
-        if plan.seed_has_image:
-            text = f"the node of {where} loads the image on its disk: {why}"
-            notes.append(Note("Normal", "ImageElected", "Elect", text, subject))
-        else:
-            notes.append(Note("Normal", "SeedElected", "Elect", f"{where} loads the checkpoint: {why}", subject))
+    why = "no node holds an arena of its identity"
+    if plan.image_on is not None:
+        text = f"{plan.image_on} loads rank {plan.place} from the image on its disk: {why}"
+        notes.append(Note("Normal", "ImageElected", "Elect", text, f"{plan.arena}|{plan.image_on}"))
+    elif plan.seed is not None:
+        text = f"pod {plan.seed.name} on {plan.seed.node} loads the checkpoint: {why}"
+        notes.append(Note("Normal", "SeedElected", "Elect", text, f"{plan.expected}|{plan.seed.uid}"))
     for domain, source in plan.sources.items():
         sealed_at = plan.sealed[source.node].sealed_at
         where = f"the arena of rank {plan.place} on {source.node} feeds new replicas"

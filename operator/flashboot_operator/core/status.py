@@ -67,7 +67,7 @@ def compute_status(
         lines=lines,
         source=main.source if main else None,
         seed=f"{seed.name} on {seed.node}" if seed else None,
-        seed_has_image=main is not None and main.seed_has_image,
+        image_on=main.image_on if main else None,
         refused=refused,
         deployment=world.deployment,
         strays=(*world.strays, *unmade(owner, world)),
