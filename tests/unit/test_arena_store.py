@@ -21,7 +21,8 @@ from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.holder_watch import HolderWatch
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.node.store import ArenaStore, verify_all
+from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.node.verify import verify_all
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.control import WantedArena
 

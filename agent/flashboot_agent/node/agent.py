@@ -19,11 +19,12 @@ from flashboot_agent.core.errors import FlashBootError, NotReady, UnknownArena
 from flashboot_agent.holder.client import HolderClient
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.host import HostMemoryBackend
-from flashboot_agent.node import rules, store
+from flashboot_agent.node import rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.desired import DesiredState
+from flashboot_agent.node.evict import Eviction
 from flashboot_agent.node.holder_watch import HolderWatch
 from flashboot_agent.node.http import application
 from flashboot_agent.node.identity import NodeIdentity
@@ -38,6 +39,7 @@ from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.sockets import PodSockets
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.node.verify import verify_all
 from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
 from flashboot_agent.transport.choose import Connected, connect
@@ -87,6 +89,7 @@ class Agent:
             probes=Probes(board.changed),
             link_bytes_per_second=settings.link_bytes_per_second or link_speed(),
         )
+        self.node.store.make_room = Eviction(self.node).make_room
         self._transports = reach(self.node.store)
         self._serve = serve
         self._server: Server | None = None
@@ -175,6 +178,7 @@ class Agent:
             held = rules.Held(
                 arena.state, name in attached, name in users, arena.leases.read, name in loading, name in halves
             )
+            arena.note_use(name in users or bool(arena.leases.children()))
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
             wanted = rules.find(arena.name, node.desired.current)
@@ -259,10 +263,9 @@ class Agent:
             self.node.board.changed()
 
     async def _verify(self, arena: Arena) -> None:
-        """After a restart: are the bytes still what the record says? A sealed arena can't change, so this guards
-        against a fault of ours."""
+        """After a restart."""
         try:
-            right = await asyncio.to_thread(store.verify_all, arena, 1, self._ending)
+            right = await asyncio.to_thread(verify_all, arena, 1, self._ending)
         except (UnknownArena, NotReady):
             return
         if right:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Final
 
 from flashboot_agent._native import EgressBucket
-from flashboot_agent.core.errors import NotReady
+from flashboot_agent.core.errors import NotReady, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
@@ -56,6 +56,7 @@ class Arena:
         self._file = file
         self._record = record
         self._notify = notify
+        self._in_use = False
         self._mapping: Mapping | None = None
         self._meta: ArenaMeta | None = None
         self._layout_fd: int | None = None
@@ -154,6 +155,18 @@ class Arena:
             if self._mapping is None:
                 self._mapping = self.region.map(writable=False)
             return self._mapping.view[:]
+
+    @property
+    def used_at(self) -> datetime:
+        """When it was last of use to a pod or a child, as far as that is over."""
+        return self._record.used_at or self._record.sealed_at or self._record.created_at
+
+    def note_use(self, used: bool) -> None:
+        """Whether a pod or a child uses it now; in the record, once that ends, so that a restart changes no order."""
+        if self._in_use and not used and self.state == "sealed":
+            with suppress(UnknownArena), self.pinned():
+                self._update(used_at=now())
+        self._in_use = used
 
     # How it is handed out, and how it goes
 

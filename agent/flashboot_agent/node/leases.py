@@ -1,7 +1,7 @@
 """Who uses an arena's memory just now, and when it may go.
 
 Holds always: the memory is given up once and only when nobody uses it any more (a descriptor that is closed under a
-writer could be another file's soon); from the moment of `revoke` on nobody new comes in. Thread-safe.
+writer could be another file's soon); from the moment of `shut` or `revoke` on nobody new comes in. Thread-safe.
 """
 
 from __future__ import annotations
@@ -79,12 +79,18 @@ class Leases:
             self._left[child] = self._clock()
             self._let_go()
 
+    def shut(self) -> bool:
+        """Nobody new from now on, unless a child is connected: then False. `revoke` does the rest."""
+        with self._changed:
+            if self._connected:
+                return False
+            self._gone = True
+            return True
+
     def revoke(self, seconds: float) -> bool:
         """Nobody new from now on. True when all let go in time; the memory goes with the last of them."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            if self._gone:
-                return self._users == 0
             self._gone = True
             if self._users == 0:
                 self._end()

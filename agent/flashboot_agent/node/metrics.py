@@ -85,6 +85,7 @@ class _NodeCollector(Collector):
         yield bytes_moved
         yield CounterMetricFamily("flashboot_refetched_chunks", "Chunks that differed from a digest", totals[CHUNKS,])
         yield CounterMetricFamily("flashboot_clone_repairs", "Lanes that left a failed parent", totals[REPAIRS,])
+        yield CounterMetricFamily("flashboot_arenas_evicted", "Copies that made room for other arenas", node.evictions)
         mismatches = CounterMetricFamily(
             "flashboot_identity_mismatches",
             "Engines of another identity than the arena named for them, by what they got",

@@ -34,6 +34,7 @@ def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observe
             for each in node.images.all()
         ],
         probes=node.probes.observed(),
+        evicted=list(node.evicted),
     )
 
 

@@ -51,6 +51,8 @@ class ArenaRecord(ArenaOwner):
     created_at: Time
     started_at: Time | None = None
     sealed_at: Time | None = None
+    used_at: Time | None = None
+    """When the last of its pods and children left it; None: none has since it was sealed."""
     layout_bytes: int = 0
     layout_digest: Digest | None = None
     digests_bytes: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
-from flashboot_agent.wire.control import Place, WantedArena
+from flashboot_agent.wire.control import Evicted, Place, WantedArena
 
 if TYPE_CHECKING:
     from flashboot_agent.node.session import Session
@@ -45,6 +45,10 @@ class NodeState:
     sessions: set[Session] = field(default_factory=set)
     mismatches: Counter[Answer] = field(default_factory=Counter)
     """Engines of another identity than the arena that was named for them, by what they were told in the end."""
+    evicted: deque[Evicted] = field(default_factory=lambda: deque(maxlen=16))
+    """What had to make room, the last ones."""
+    evictions: int = 0
+    """How many that were, all together."""
     instance: str = field(default_factory=lambda: str(uuid.uuid4()))
     stats: HolderStats | None = None
     """The holder's last word; None while it can't be reached."""

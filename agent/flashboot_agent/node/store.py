@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from flashboot_agent._native import EgressBucket, Marks
-from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.errors import BadRequest, InsufficientMemory, NotReady, UnknownArena
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.base import DeviceMemory, Region
@@ -26,6 +26,10 @@ log = Log(__name__)
 DROP_DEADLINE: Final = 10.0
 TOLD_HOLDERS: Final = 8
 """Of those who hold the memory, in the message of a refusal."""
+
+
+MakeRoom = Callable[[WantedArena, int], bool]
+"""Frees memory for so many bytes of the wanted arena; False when nothing could be freed."""
 
 
 class Lease(SourceArena):
@@ -75,6 +79,8 @@ class ArenaStore(ArenaCatalog):
         self._busy: set[str] = set()
         """Names that a thread is making or freeing; the janitor leaves them alone."""
         self._lock = threading.Condition()
+        self.make_room: MakeRoom = lambda wanted, nbytes: False
+        """Asked, in the thread that allocates, when the memory does not suffice."""
 
     def open(self, arena: str, child: str) -> SourceArena:
         found = self.get(arena)
@@ -99,7 +105,7 @@ class ArenaStore(ArenaCatalog):
         name = wanted.arena
         self._reserve(name)
         try:
-            region = self._memory.allocate(name, nbytes)
+            region = self._memory_for(wanted, nbytes)
             stamp = now()
             record = ArenaRecord(
                 **wanted.owner(),
@@ -115,8 +121,6 @@ class ArenaStore(ArenaCatalog):
             arena.save()
             with self._lock:
                 self._arenas[name] = arena
-        except InsufficientMemory as error:
-            raise InsufficientMemory(f"{error}; {self._holders()}") from None
         finally:
             self._release(name)
         log.info("arena allocated", arena=name, bytes=nbytes, way=way, lanes=lanes, pod=seed_pod)
@@ -130,13 +134,28 @@ class ArenaStore(ArenaCatalog):
             if arena is None:
                 return
             self._busy.add(name)
+        self.free(arena, why)
+
+    def forget_unread(self, name: str) -> Arena | None:
+        """From now on nobody gets it any more; the caller has to `free` it. None, and nothing changes, when it is not
+        here or a child reads it."""
+        with self._lock:
+            arena = self._arenas.get(name)
+            if arena is None or not arena.leases.shut():
+                return None
+            del self._arenas[name]
+            self._busy.add(name)
+            return arena
+
+    def free(self, arena: Arena, why: str) -> None:
+        """The rest of a drop, for an arena that is forgotten."""
         self._board.changed()
         try:
             quiet = arena.revoke(self._revoke_seconds)
-            self._memory.free(name)
+            self._memory.free(arena.name)
         finally:  # without a holder the janitor frees it later
-            self._release(name)
-        log.info("arena dropped", arena=name, why=why, readers_let_go=quiet)
+            self._release(arena.name)
+        log.info("arena dropped", arena=arena.name, why=why, readers_let_go=quiet)
 
     def recover(self) -> None:
         """After a start: take what the holder kept, as far as its record can be believed.
@@ -200,6 +219,15 @@ class ArenaStore(ArenaCatalog):
             arena.finish_seal()
         return arena
 
+    def _memory_for(self, wanted: WantedArena, nbytes: int) -> Region:
+        """Raises InsufficientMemory, with who holds the memory, once nobody can make room any more."""
+        while True:
+            try:
+                return self._memory.allocate(wanted.arena, nbytes)
+            except InsufficientMemory as error:
+                if not self.make_room(wanted, nbytes):
+                    raise InsufficientMemory(f"{error}; {self._holders()}") from None
+
     def _reserve(self, name: str) -> None:
         deadline = time.monotonic() + DROP_DEADLINE
         with self._lock:
@@ -226,20 +254,3 @@ class ArenaStore(ArenaCatalog):
         ]
         more = [f"{len(arenas) - TOLD_HOLDERS} more"] if len(arenas) > TOLD_HOLDERS else []
         return f"held are {', '.join(told + more)}" if told else "no arena is held"
-
-
-def verify_all(arena: Arena, threads: int, stop: threading.Event) -> bool:
-    """Compute every digest of a sealed arena anew; True when they are as recorded.
-
-    Raises UnknownArena when it goes, NotReady soon after `stop`."""
-    with arena.pinned():
-        for offset in range(0, arena.nbytes, 64 << 20):
-            if stop.is_set():
-                raise NotReady(f"{arena.name} was not verified: this agent ends")
-            length = min(64 << 20, arena.nbytes - offset)
-            first = offset // chunks.DIGEST_CHUNK_BYTES * 8
-            with arena.whole() as view, view[offset : offset + length] as part:
-                found = digest.chunk_digests(part, threads)
-            if arena.meta.chunk_digests[first : first + len(found)] != found:
-                return False
-    return True

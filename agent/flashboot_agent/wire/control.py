@@ -39,6 +39,12 @@ load: fill it from the image on this node's disk, though no pod here needs it, a
 A resident (sealed) arena is kept under every role.
 """
 
+Eviction = Literal["never", "spare", "last"]
+"""Whether a resident arena that no pod here uses may go when another one needs its memory.
+
+never: it may not. spare: it may, it is also elsewhere. last: it may, but it is nowhere else; so after those that are.
+"""
+
 Way = Literal["seed", "clone", "load"]
 """How an arena came to be; load: FlashLoad from an arena image on this node."""
 
@@ -121,6 +127,15 @@ class WantedArena(ArenaOwner):
     pods: Annotated[list[Uid], Field(max_length=256)] = []
     refused: Annotated[list[Uid], Field(max_length=256)] = []
     """Those of `pods` whose engine asked for another identity than this arena's, and that shall get nothing else."""
+    eviction: Eviction = "never"
+    """Left out while it is `never`, which an agent that does not know it accepts."""
+
+    @model_serializer(mode="wrap")
+    def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        said: dict[str, Any] = handler(self)
+        if self.eviction == "never":
+            said.pop("eviction", None)
+        return said
 
 
 class Probe(WireModel):
@@ -360,6 +375,15 @@ class ObservedProbe(WireModel):
     """Of the last try that failed."""
 
 
+class Evicted(ArenaOwner):
+    """A copy that made room on this node: the operator had said that it may."""
+
+    bytes: int
+    at: Time
+    message: Text
+    """For whom it went, for people."""
+
+
 class HostMemory(WireModel):
     """What the node really gives; reported, never assumed."""
 
@@ -396,12 +420,15 @@ class Observed(WireModel):
     arenas: list[ObservedArena] = []
     images: list[ObservedImage] = []
     probes: list[ObservedProbe] = []
-    """Both left out while empty: an operator that does not know them accepts that, and an agent that does not says
+    evicted: Annotated[list[Evicted], Field(max_length=16)] = []
+    """The last ones since this instance began, newest last.
+
+    All three left out while empty: an operator that does not know them accepts that, and an agent that does not says
     nothing of them."""
 
     @model_serializer(mode="wrap")
     def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(handler(self), "images", "probes")
+        return _without_empty(handler(self), "images", "probes", "evicted")
 
 
 def _without_empty(message: dict[str, Any], *names: str) -> dict[str, Any]:

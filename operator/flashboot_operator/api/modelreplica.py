@@ -89,13 +89,15 @@ class Transfer(ApiModel):
 
 
 class Residency(ApiModel):
-    """Copies in host memory that outlive the pods. Kept for a later version: nothing is kept beyond one source yet."""
+    """Copies in host memory that outlive the pods, so that replicas which come back clone instead of loading."""
 
     model_config = ConfigDict(alias_generator=camel)
     host_copies: Annotated[int, Field(ge=0, le=64)] = 0
-    """How many nodes keep a copy in host memory. Not yet in effect."""
+    """How many nodes keep the arenas of all ranks, those with pods included. Copies are not made for this, they are
+    what replicas leave behind. A copy that no pod uses gives way to an arena for a pod where a node's memory does not
+    suffice for both. 0: without replicas nothing is kept."""
     host_ttl_seconds: Annotated[int, Field(ge=0, le=604800)] = 3600
-    """How long such a copy outlives the last pod. Not yet in effect."""
+    """How long copies stay after the last pod. While there are pods they stay anyway."""
 
 
 class Rollout(ApiModel):

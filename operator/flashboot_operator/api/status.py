@@ -65,6 +65,19 @@ class Domain(ApiModel):
     """The same for people: names the nodes, and what speaks against others."""
 
 
+class Copies(ApiModel):
+    """What `spec.residency` keeps."""
+
+    copies: Count
+    """How many copies there are now, each with the arenas of all ranks; those that pods use count."""
+    nodes: Annotated[list[Name], Field(max_length=64)]
+    """Where they are."""
+    unused_since: Time | None = None
+    """When the last pod had gone. Absent while there is one, or one is wanted."""
+    until: Time | None = None
+    """Until when copies stay without a pod: `hostTTLSeconds` later."""
+
+
 class EngineStart(ApiModel):
     """How long the phases of an engine's start took, as SGLang measures them. Of several ranks and engines the slowest
     counts, in each phase for itself."""
@@ -140,6 +153,8 @@ class Status(ApiModel):
     """Learned identities, newest first."""
     domains: Annotated[list[Domain], Field(max_length=16)] | None = None
     """One entry per domain that has replicas; the one that has the source comes first."""
+    residency: Copies | None = None
+    """What `spec.residency` keeps; absent while it asks for no copies."""
     last_clone: LastClone | None = None
     """How the last scale-up by cloning went."""
     conditions: (

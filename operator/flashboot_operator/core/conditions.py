@@ -19,7 +19,7 @@ from flashboot_operator.core.domains import WORDS
 from flashboot_operator.core.election import UNSOUND, Source
 from flashboot_operator.core.facts import Raw, Trouble
 from flashboot_operator.core.progress import ORDER, Line
-from flashboot_operator.core.reasons import ConditionReason
+from flashboot_operator.core.reasons import ConditionReason, LostReason
 
 QUOTA_STEP = "raise the ResourceQuota or lower spec.replicas"
 MAX_MESSAGE = 1024
@@ -29,6 +29,14 @@ SHOWN = 4
 UNSEEN = "the operator has not looked at this object yet; if that lasts, look at the flashboot-operator pod and its log"
 
 Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Why nothing is resident though copies were to be kept."""
+
+    reason: LostReason
+    message: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,9 @@ class Picture:
     contested: Trouble | None = None
     """Who else changes the number of replicas."""
     going: bool = False
+    unused: str = ""
+    """What becomes of the weights while nobody wants a replica (told.py)."""
+    lost: Lost | None = None
 
     @property
     def target(self) -> int:
@@ -71,6 +82,10 @@ class Picture:
     def done(self) -> bool:
         current = self.wanted is None or self.updated == self.target
         return self.ready == self.existing == self.target and current and self.refused is None
+
+    @property
+    def zero(self) -> str:
+        return "; ".join(["no replicas are wanted", *filter(None, [self.unused])])
 
     @property
     def counts(self) -> str:
@@ -174,7 +189,7 @@ def _troubles(picture: Picture) -> list[Trouble]:
 def _available(to: _Speaker, picture: Picture) -> None:
     needed = max(1, picture.target - picture.max_unavailable)
     if picture.wanted == 0:
-        to.say("Available", "True", "ScaledToZero", "no replicas are wanted")
+        to.say("Available", "True", "ScaledToZero", picture.zero)
     elif picture.target == 0:
         to.say("Available", "False", "NoPods", _no_pods(picture))
     elif picture.ready >= needed:
@@ -190,7 +205,7 @@ def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
     if picture.going:
         to.say("Ready", "False", "Deleting", "the ModelReplica is being deleted; its pods and arenas go with it")
     elif picture.done and picture.wanted == 0:
-        to.say("Ready", "True", "ScaledToZero", "no replicas are wanted")
+        to.say("Ready", "True", "ScaledToZero", picture.zero)
     elif picture.done and picture.target == 0:
         to.say("Ready", "False", "NoPods", _no_pods(picture))
     elif picture.done:
@@ -211,6 +226,7 @@ def _source(to: _Speaker, picture: Picture) -> None:
         text = f"what {picture.source.node} holds feeds new replicas"
         if picture.source.reason in UNSOUND:
             text += f", but {WORDS[picture.source.reason]}"
+        text = "; ".join([text, *filter(None, [picture.unused])])
         to.say("SourceAvailable", "True", picture.source.reason, text)
     elif picture.image_on is not None:
         text = f"nothing is resident; {picture.image_on} loads it from the image on its disk"
@@ -218,6 +234,8 @@ def _source(to: _Speaker, picture: Picture) -> None:
     elif picture.seed is not None:
         text = f"nothing is resident; pod {picture.seed} loads the checkpoint"
         to.say("SourceAvailable", "False", "Seeding", text)
+    elif picture.lost is not None:
+        to.say("SourceAvailable", "False", picture.lost.reason, picture.lost.message)
     else:
         text = "nothing is resident for all ranks of a replica, and no pod can load the checkpoint yet"
         to.say("SourceAvailable", "False", "NothingResident", text)

@@ -58,6 +58,7 @@ def notes_of(
                 ms = int(took.total_seconds() * 1000)
                 text = f"{node} holds all {arena.bytes} bytes of rank {plan.place}, verified, after {ms} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
+    notes += _evicted(owner, world)
     return notes + transitions(status.conditions or [], before)
 
 
@@ -65,6 +66,16 @@ def transitions(now: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -
     """What the conditions tell that they did not tell before."""
     was = {c["type"]: c for c in before}
     return [note for condition in now for note in _transition(condition, was.get(condition.type, {}))]
+
+
+def _evicted(owner: Owner, world: World) -> list[Note]:
+    notes = []
+    for node, agent in sorted(world.agents.items()):
+        for gone in agent.observed.evicted:
+            if gone.model_replica_uid == owner.uid and abs(world.now - gone.at) <= RECENT:
+                text = f"{node} dropped its copy of rank {gone.place}, {gone.bytes} bytes: {gone.message}"
+                notes.append(Note("Warning", "CopyEvicted", "Evict", text, f"{gone.arena}|{node}|{gone.at}"))
+    return notes
 
 
 def _transition(now: Condition, was: Mapping[str, Any]) -> list[Note]:
@@ -75,9 +86,17 @@ def _transition(now: Condition, was: Mapping[str, Any]) -> list[Note]:
         return [_of(now, "Warning", now.reason)]
     if now.type == "Reconciling" and begins and now.reason == "RollingOut":
         return [_of(now, "Normal", "RolloutStarted")]
+    if now.type == "SourceAvailable" and now.reason != was.get("reason"):
+        return _no_copies(now)
     if now.type == "Ready" and now.reason == "AllReplicasReady" and was.get("status") != "True":
         return [_of(now, "Normal", "ReplicasReady")]
     return []
+
+
+def _no_copies(now: Condition) -> list[Note]:
+    if now.reason == "CopiesExpired":
+        return [_of(now, "Normal", "CopiesExpired")]
+    return [_of(now, "Warning", "CopiesLost")] if now.reason == "CopiesLost" else []
 
 
 def _of(now: Condition, kind: Literal["Normal", "Warning"], reason: str) -> Note:

@@ -166,6 +166,8 @@ class World:
     """The StatefulSets of its replicas, by name, where a replica is a group; those that are going are not in it."""
     missing_agents: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
+    unused_since: datetime | None = None
+    """Since when no pod is there and none is wanted (residency.py)."""
 
 
 def believed(agents: Mapping[str, Agent], nodes: Mapping[str, Node]) -> dict[str, Agent]:

@@ -106,6 +106,11 @@ def _held(owner: Owner, world: World, plan: ArenaPlan, pods: Pods, home: str) ->
     return [each.node for domain, each in plan.sources.items() if each.node == home or domain in cloning]
 
 
+def hold(owner: Owner, plan: ArenaPlan, node: str) -> WantedArena:
+    """A node that holds it keeps it, though no pod there needs it."""
+    return _want(owner, plan, [], "hold", first=plan.sealed[node])
+
+
 def _want(
     owner: Owner,
     plan: ArenaPlan,

@@ -52,6 +52,9 @@ StateReason = Literal[
 ]
 """What is said of the whole, beside what is wrong."""
 
+LostReason = Literal["CopiesExpired", "CopiesLost"]
+"""Why nothing is resident of one without replicas, though `spec.residency` kept copies."""
+
 TroubleReason = Literal[
     "RanksDiffer",
     "GroupDiffers",
@@ -94,10 +97,13 @@ EventReason = Literal[
     "ParentReplaced",
     "GroupRestarted",
     "GroupRemoved",
+    "CopyEvicted",
+    "CopiesExpired",
+    "CopiesLost",
     "ReplicasReady",
     "RolloutStarted",
 ]
 """Of Events alone; each TroubleReason and ProgressDeadlineExceeded is one too."""
 
 Wrong = TroubleReason | ProblemReason
-ConditionReason = StateReason | Stage | SourceReason | Wrong
+ConditionReason = StateReason | Stage | SourceReason | LostReason | Wrong

@@ -21,6 +21,7 @@ from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_r
 from flashboot_operator.core.orders import cloned, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
+from flashboot_operator.core.residency import keep_copies, term
 from flashboot_operator.core.seeding import loaders_of, seed_of
 from flashboot_operator.core.standing import sealed_nodes
 
@@ -59,7 +60,8 @@ def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None
     ]
     whole = [plans for plans in podless if all(p.source for p in plans)]
     kept = _worth_keeping(owner, world, kinds.learned, bool(used), whole)
-    plans = [with_refusals(owner, plan, world, kinds) for plans in (*used, *kept) for plan in plans]
+    sets = [keep_copies(owner, world, plans) for plans in (*used, *kept)]
+    plans = [with_refusals(owner, plan, world, kinds) for plans in sets for plan in plans]
     return sorted(plans, key=lambda p: (-len(p.pods), p.expected, in_order(p.place)))
 
 
@@ -67,7 +69,7 @@ def _worth_keeping(
     owner: Owner, world: World, learned: Mapping[str, str], used: bool, podless: list[list[ArenaPlan]]
 ) -> list[list[ArenaPlan]]:
     """Arenas that no pod uses now but new pods will: those of the present template; when adopting, the newest ones."""
-    if not owner.wants_replicas:
+    if not owner.wants_replicas and not term(owner, world).copies:
         return []
     if owner.template_hash is not None:
         hash_ = owner.template_hash

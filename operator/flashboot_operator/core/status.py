@@ -18,6 +18,7 @@ from flashboot_operator.core.membership import selector_of
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
 from flashboot_operator.core.replicas import counted, replicas_of, unmade, with_odd_pods
+from flashboot_operator.core.told import copies_of, tell
 
 SAME_SCALE_UP = timedelta(seconds=30)
 """Pods whose volumes were published within this time of one another belong to one scale-up."""
@@ -52,6 +53,10 @@ def compute_status(
     updated = [replica for replica in replicas if replica.updated]
     existing = counted(owner, world, replicas)
     seed = main.seed if main else None
+    digest = _digest(ranks)
+    weights = Weights(version=0, digest=digest) if digest else _kept_weights(before)
+    copies = copies_of(owner, world, ranks)
+    told = tell(owner, world, copies, had=weights is not None)
     picture = Picture(
         generation=generation,
         name=owner.name,
@@ -73,8 +78,9 @@ def compute_status(
         strays=(*world.strays, *unmade(owner, world)),
         contested=world.contested,
         going=owner.going,
+        unused=told.unused,
+        lost=told.lost,
     )
-    digest = _digest(ranks)
     return Status(
         observed_generation=generation,
         replicas=existing,
@@ -83,9 +89,10 @@ def compute_status(
         selector=selector_of(
             owner.name, pods_per_replica=owner.pods_per_replica, lws=any(pod.lws for pod in world.pods)
         ),
-        weights=Weights(version=0, digest=digest) if digest else _kept_weights(before),
+        weights=weights,
         identities=_identities(plans),
         domains=domains_of(ranks, world),
+        residency=copies,
         last_clone=last_clone(plans, world, before),
         conditions=compute(picture, before.get("conditions") or [], world.now),
     )

@@ -31,6 +31,7 @@ from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.quarantine import probes_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
+from flashboot_operator.core.residency import term, unused_since
 from flashboot_operator.core.status import compute_status
 from flashboot_operator.kube.client import FIELD_MANAGER, Kube, NotFound, Object
 from flashboot_operator.kube.events import Recorder
@@ -112,7 +113,7 @@ class Controller:
             self._recorder.tell(subject, notes)
             await self._write(key, obj, said)
             return
-        world = self._world(owner)
+        world = self._world(owner, obj.get("status") or {})
         memory = self._memory.get(key) or self._remembered(owner, world, obj)
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
@@ -143,6 +144,8 @@ class Controller:
             self.queue.mark(key, after_s=STATUS_EVERY_S)
         if world.missing_agents or any(c.type == "Ready" and c.status != "True" for c in status.conditions or []):
             self.queue.mark(key, after_s=REVISIT_S)
+        if (until := term(owner, world).until) is not None and world.now < until:
+            self.queue.mark(key, after_s=(until - world.now).total_seconds())
 
     def _forget(self, key: Key, sequence: int) -> None:
         self.fleet.want(key, {}, sequence)
@@ -165,7 +168,7 @@ class Controller:
         self.objects.show(got)
         return got
 
-    def _world(self, owner: Owner) -> World:
+    def _world(self, owner: Owner, status: Object) -> World:
         key, now = (owner.namespace, owner.name), datetime.now(UTC)
         pods, strays = divide(owner.name, self.mirror.pods_of(key), adopts=owner.spec.template is None)
         nodes = {p.node for p in pods if p.node is not None}
@@ -180,6 +183,7 @@ class Controller:
             contested=contest.trouble(self._contests.get(key, contest.Contest()), now),
             missing_agents=self.fleet.silent(nodes),
             skewed=self.fleet.skewed(nodes),
+            unused_since=unused_since(owner, pods, status, now),
         )
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:

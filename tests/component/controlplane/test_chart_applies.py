@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flashboot_agent.wire.base import now
 from flashboot_operator.kube.authority import AuthorityStore
 from flashboot_operator.kube.client import Kube, load_configuration
 from kit import tools
-from kit.errors import KitError
+from kit.errors import CommandFailed, KitError
 from kit.kubectl import Kubectl, run
 from tests.component.controlplane import identities
 from tests.component.controlplane.apiserver import ApiServer
@@ -62,11 +63,24 @@ def test_the_operator_pod_fits_a_restricted_namespace(kubectl: Kubectl) -> None:
 
 
 def test_examples_are_accepted_as_they_are(kubectl: Kubectl) -> None:
-    said = [
-        kubectl("apply", *STRICT, "-f", str(ROOT / "examples" / name)) for name in ("modelreplica.yaml", "hpa.yaml")
-    ]
+    names = ("modelreplica.yaml", "hpa.yaml", "hpa-sglang.yaml")
+    said = [kubectl("apply", *STRICT, "-f", str(ROOT / "examples" / name)) for name in names]
     assert "modelreplica.flashboot.io/qwen3-moe serverside-applied" in said[0]
-    assert "horizontalpodautoscaler.autoscaling/qwen3-moe serverside-applied" in said[1]
+    for each in said[1:]:
+        assert "horizontalpodautoscaler.autoscaling/qwen3-moe serverside-applied" in each
+
+
+def test_what_kubernetes_knows_of_the_keda_example_is_accepted(kubectl: Kubectl) -> None:
+    """KEDA's own type is not here; what it makes of it, an HPA, is checked as far as it is written there."""
+    example = ROOT / "examples" / "keda.yaml"
+    with pytest.raises(CommandFailed, match='no matches for kind "ScaledObject"'):
+        kubectl("apply", *STRICT, "-f", str(example))
+    said = yaml.safe_load(example.read_text())["spec"]
+    made = yaml.safe_load((ROOT / "examples" / "hpa.yaml").read_text())
+    assert said["scaleTargetRef"] == made["spec"]["scaleTargetRef"]
+    made["metadata"]["name"] = "keda-hpa-qwen3-moe"
+    made["spec"] |= {"maxReplicas": said["maxReplicaCount"], **said["advanced"]["horizontalPodAutoscalerConfig"]}
+    kubectl("apply", *STRICT, "--dry-run=server", "-f", "-", stdin=json.dumps(made))
 
 
 async def test_an_upgrade_and_an_uninstall_leave_the_ca_alone(api: ApiServer, kubectl: Kubectl) -> None:
