@@ -55,7 +55,6 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
     "--enable-memory-saver": {"enable_memory_saver": True},
     "--offload-group-size": {"offload_group_size": 1},
     "--dp-size": {"dp_size": 2},
-    "--nnodes": {"nnodes": 2},
     "--dcp-size": {"dcp_size": 2},
     "--dwdp-size": {"dwdp_size": 2},
     "--device": {"device": "cuda"},

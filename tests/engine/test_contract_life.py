@@ -133,3 +133,29 @@ def test_an_application_builds_its_middleware_when_it_begins_to_serve() -> None:
     asyncio.run(application(scope, None, send))
     assert built == [application]
     assert sent[0]["status"] == 503
+
+
+# Engines over several pods --------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_not_the_first_listens_once_its_schedulers_are_up() -> None:
+    """With a FastAPI application, on which we put `/ready`; there is none of SGLang's."""
+    from sglang.srt.entrypoints import engine
+    from sglang.srt.utils.common import launch_dummy_health_check_server
+
+    launch = source_of(engine.Engine._launch_subprocesses)
+    follower = launch[launch.index("get_parallel().node_rank >= 1:") :]
+    assert follower.index("wait_for_ready()") < follower.index("launch_dummy_health_check_server(")
+    served = source_of(launch_dummy_health_check_server)
+    assert "FastAPI(" in served
+    assert '"/ready"' not in served
+
+
+def test_all_ranks_meet_before_any_of_them_loads() -> None:
+    """The operator takes an engine that has weights for one that has met the others."""
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    start = source_of(Scheduler.__init__)
+    assert start.index("bootstrap.init_parallel_runtime(") < start.index("self.init_model_worker()")
+    assert "measure_pre_model_load_memory(" in source_of(ModelRunner.init_torch_distributed)

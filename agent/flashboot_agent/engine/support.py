@@ -20,9 +20,10 @@ ARCHITECTURES: Final = frozenset(
     }
 )
 
-_NOT_YET_PARALLEL: Final = ("dp_size", "nnodes", "dcp_size", "dwdp_size")
-"""Sizes that must be 1: copies of a model side by side, engines over several pods and two more were not tried. What
-each rank of TP, PP, EP, CP, DP attention and MoE-DP holds is compared with plain SGLang in tests/engine/test_ranks.py.
+_NOT_YET_PARALLEL: Final = ("dp_size", "dcp_size", "dwdp_size")
+"""Sizes that must be 1: copies of a model side by side, and two more, were not tried. What each rank of TP, PP, EP, CP,
+DP attention and MoE-DP holds is compared with plain SGLang in tests/engine/test_ranks.py; over how many pods the ranks
+are spread changes nothing in it.
 """
 
 _MOVES_EXPERTS: Final = "moves experts between ranks while the engine serves, which writes into weights"
