@@ -32,6 +32,7 @@ PROBE: Object = {"httpGet": {"path": "/mine", "port": 1}}
 
 @pytest.fixture(scope="module")
 def policy(api: ApiServer) -> Iterator[None]:
+    """The policy is there; that it is in effect takes a moment more."""
     try:
         helm, kubectl = str(tools.find("helm")), Kubectl(tools.find("kubectl"), api.kubeconfig)
     except KitError as missing:
