@@ -66,7 +66,7 @@ async def test_pods_of_a_users_deployment_clone_and_count(rig: Rig, policy: None
 async def test_groups_of_a_leader_worker_set_clone_rank_by_rank_and_count(rig: Rig, policy: None) -> None:
     """By its conventions; its controller has never run here."""
     agents = [await rig.node(n) for n in (1, 2, 3, 4)]
-    adopting = {"template": None, "replicas": None, "group": {"size": 2}, "parallelism": {"tensor": 2}}
+    adopting: Object = {"template": None, "replicas": None, "group": {"size": 2}, "parallelism": {"tensor": 2}}
     await rig.call("POST", rig.path(""), model_replica(**adopting))
 
     async def pod(group: int, index: int) -> Object:
