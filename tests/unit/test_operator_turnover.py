@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_operator.core.turnover import Group, Step, next_step
@@ -25,6 +25,7 @@ def after(groups: list[Group], done: Step) -> list[Group]:
     return [g for g in groups if g.name not in done.delete] + [Group(f"m-{i}", True, False) for i in done.create]
 
 
+@settings(deadline=None)
 @given(some_groups, limits)
 def test_no_step_goes_beyond_the_limits(groups: list[Group], given_limits: tuple[int, int, int]) -> None:
     replicas, surge, unavailable = given_limits
@@ -41,6 +42,7 @@ def test_no_step_goes_beyond_the_limits(groups: list[Group], given_limits: tuple
         assert sum(g.ready for g in left) == min(ready, replicas)
 
 
+@settings(deadline=None)
 @given(some_groups, limits)
 def test_every_roll_out_ends_when_groups_become_ready(groups: list[Group], given_limits: tuple[int, int, int]) -> None:
     replicas, *_ = given_limits
@@ -55,6 +57,7 @@ def test_every_roll_out_ends_when_groups_become_ready(groups: list[Group], given
     assert step(groups, *given_limits) == Step()
 
 
+@settings(deadline=None)
 @given(some_groups, limits)
 def test_a_template_that_never_becomes_ready_stops_at_the_limits(
     groups: list[Group], given_limits: tuple[int, int, int]
