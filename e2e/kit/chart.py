@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from kit.agents import SYSTEM
 from kit.eventually import NotYet, eventually
@@ -30,6 +33,14 @@ class Helm:
             "--namespace", SYSTEM, "--create-namespace",
             "--set-json", ",".join(f"{key}={json.dumps(value)}" for key, value in values.items()),
         )  # fmt: skip
+
+    def rendered(self, values: dict[str, object]) -> list[dict[str, Any]]:
+        """All objects that an installation with these values makes."""
+        sets = ",".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+        text = self(
+            "template", "flashboot", str(CHART), "--namespace", SYSTEM, "--kube-version=1.36.3", "--set-json", sets
+        )
+        return [document for document in yaml.safe_load_all(text) if document]
 
     def uninstall(self) -> None:
         self("uninstall", "flashboot", "--namespace", SYSTEM, "--ignore-not-found", "--wait")

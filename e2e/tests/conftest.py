@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,12 @@ def rack() -> Iterator[None]:
     finally:
         if not os.environ.get("KEEP"):
             run_module("rack", "down", seconds=120)
+
+
+@pytest.fixture(scope="session")
+def chart_objects(rack: None) -> list[dict[str, Any]]:
+    """What `world` has installed, as Helm rendered it."""
+    return Helm(tools.find("helm"), KUBECONFIG).rendered(VALUES)
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,14 @@ import json
 from collections import Counter
 from typing import Any
 
+from kit.chart import ROOT
 from kit.eventually import NotYet, eventually
-from kit.kubectl import Kubectl
+from kit.rights import granted, report, used
 from kit.world import World
 from rack.settings import LOGS
 
 OURS = "system:serviceaccount:flashboot-system:"
+UNUSED = ROOT / "build" / "e2e" / "unused-verbs.txt"
 
 
 def audit() -> list[dict[str, Any]]:
@@ -40,32 +42,11 @@ def test_only_the_operator_speaks_to_the_api_server(world: World) -> None:
     assert {entry["user"]["username"] for entry in audit()} == {f"{OURS}flashboot-operator"}
 
 
-def test_rights_that_nobody_used_are_listed(world: World, record_property: Any) -> None:
+def test_rights_that_nobody_used_are_listed(world: World, chart_objects: list[dict[str, Any]]) -> None:
     """Not a failure: a rarely used right may be needed. The list is there to be read."""
-    used = {(_resource(entry["objectRef"]), entry["verb"]) for entry in audit() if "objectRef" in entry}
-    granted = _granted(world.kubectl)
-    record_property("unused rights", ", ".join(f"{verb} {resource}" for resource, verb in sorted(granted - used)))
-    assert used - granted <= _discovery(used), used - granted
-
-
-def _discovery(used: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """What every service account may do: ask about itself."""
-    return {(resource, verb) for resource, verb in used if resource.startswith("selfsubject")}
-
-
-def _resource(ref: dict[str, Any]) -> str:
-    return f"{ref['resource']}/{ref['subresource']}" if ref.get("subresource") else str(ref["resource"])
-
-
-def _granted(kubectl: Kubectl) -> set[tuple[str, str]]:
-    roles = [
-        kubectl.json("get", "clusterrole", "flashboot-operator"),
-        kubectl.json("get", "role", "flashboot-operator", "-n", "flashboot-system"),
-    ]
-    return {
-        (resource, verb)
-        for role in roles
-        for rule in role["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    entries = audit()
+    UNUSED.parent.mkdir(parents=True, exist_ok=True)
+    UNUSED.write_text(report(chart_objects, entries))
+    print(f"rights that nobody used ({UNUSED.relative_to(ROOT)}):\n{UNUSED.read_text() or 'none'}")
+    beyond = {right for right in used(entries) - granted(chart_objects) if not right.resource.startswith("selfsubject")}
+    assert not beyond, "done with rights that are not the chart's: " + ", ".join(map(str, sorted(beyond)))

@@ -294,3 +294,43 @@ def test_every_value_is_explained() -> None:
                 walk(schema["properties"][key], values[key], f"{path}.{key}")
 
     walk(schema, values, "")
+
+
+def test_metrics_are_found_by_annotations_or_by_a_service_monitor(helm: Path, objects: Objects) -> None:
+    annotations = objects["Service", "flashboot-operator"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": "9442",
+        "prometheus.io/path": "/metrics",
+    }
+    assert ("ServiceMonitor", "flashboot-operator") not in objects
+    labels = {"release": "prometheus"}
+    monitored = render(helm, **{"metrics.serviceMonitor.enabled": True, "metrics.serviceMonitor.labels": labels})
+    assert "annotations" not in monitored["Service", "flashboot-operator"]["metadata"], "or it would be scraped twice"
+    monitor = monitored["ServiceMonitor", "flashboot-operator"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    service = monitored["Service", "flashboot-operator"]
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_a_network_policy_lets_in_who_is_named_and_nobody_else(helm: Path) -> None:
+    chosen = {"matchLabels": {"team": "ops"}}
+    values = {"networkPolicy.namespaceSelectors": [chosen], "networkPolicy.cidrs": ["10.0.0.0/8"]}
+    policy = render(helm, **{"networkPolicy.enabled": True}, **values)["NetworkPolicy", "flashboot-operator"]
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": chosen}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    closed = render(helm, **{"networkPolicy.enabled": True})["NetworkPolicy", "flashboot-operator"]
+    assert closed["spec"]["ingress"] == []
+
+
+def test_people_may_be_given_the_live_views_and_no_more(objects: Objects) -> None:
+    assert objects["Role", "flashboot-viewer"]["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["services/proxy"],
+            "resourceNames": ["http:flashboot-operator:9442"],
+            "verbs": ["get"],
+        }
+    ]

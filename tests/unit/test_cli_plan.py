@@ -15,7 +15,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def plan(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    assert main(["plan", *arguments, "--json"]) == 0
+    assert main(["plan", *arguments, "-o", "json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return said
 

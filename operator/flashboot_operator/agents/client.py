@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import httpx
@@ -23,6 +25,8 @@ MOST_ANSWER = 64 << 20
 """Bytes; what an agent with thousands of arenas says has a third of it."""
 JSON = {"Content-Type": "application/json"}
 M = TypeVar("M", bound=BaseModel)
+OnCall = Callable[[str, str, float], None]
+"""Called after each call with what was asked for, how it ended (ok, refused, untrusted, failed) and its seconds."""
 
 
 class AgentError(Exception):
@@ -48,11 +52,20 @@ class AgentRefused(AgentError):
 class AgentClient:
     """With `tls`, nothing is sent before `identify` gave it something to show."""
 
-    def __init__(self, *, port: int, tls: bool = False, connect_s: float = 3.0, answer_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        *,
+        port: int,
+        tls: bool = False,
+        connect_s: float = 3.0,
+        answer_s: float = 5.0,
+        on_call: OnCall = lambda *_: None,
+    ) -> None:
         self._port = port
         self._scheme = "https" if tls else "http"
         self._connect_s = connect_s
         self._answer_s = answer_s
+        self._on_call = on_call
         self._http = None if tls else self._client(None)
         self._bootstrap: httpx.AsyncClient | None = None
         self._retiring: dict[asyncio.Task[None], httpx.AsyncClient] = {}
@@ -121,6 +134,31 @@ class AgentClient:
         wait_s: int = 0,
     ) -> bytes:
         """The body of the answer. `wait_s`: how long the agent was asked to wait."""
+        began, outcome = time.monotonic(), "failed"
+        try:
+            content = await self._exchange(client, method, node, url, body=body, wait_s=wait_s)
+            outcome = "ok"
+            return content
+        except AgentUntrusted:
+            outcome = "untrusted"
+            raise
+        except AgentRefused:
+            outcome = "refused"
+            raise
+        finally:
+            kind = url.partition("/v1/")[2].partition("?")[0]
+            self._on_call(kind, outcome, time.monotonic() - began)
+
+    async def _exchange(
+        self,
+        client: httpx.AsyncClient | None,
+        method: str,
+        node: str,
+        url: str,
+        *,
+        body: bytes | None,
+        wait_s: int,
+    ) -> bytes:
         if client is None:
             raise AgentError(f"{method} {url}: the operator has no certificate to show yet")
         timeout = httpx.Timeout(wait_s + self._answer_s, connect=self._connect_s)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from flashboot_agent.wire.control import Probe, WantedArena
+from flashboot_agent.wire.control import Desired, Probe, WantedArena
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.enrol import Signing
 from flashboot_operator.agents.node import NodeAgent, Wanted
@@ -37,10 +37,12 @@ class Fleet:
         ttl_s: int,
         on_change: Callable[[Key], None],
         signing: Signing | None = None,
+        on_told: Callable[[Desired], None] = lambda _: None,
     ) -> None:
-        """`signing`: how agents get their certificates; None: not from here."""
+        """`signing`: how agents get their certificates; None: not from here. `on_told`: a node acknowledged this."""
         self._client = client
         self._signing = signing
+        self._on_told = on_told
         self._lease = lease
         self._ttl_s = ttl_s
         self._on_change = on_change
@@ -215,6 +217,7 @@ class Fleet:
                     ttl_s=self._ttl_s,
                     wanted=self._wanted_of,
                     heard=self._on_heard,
+                    told=self._on_told,
                     signing=self._signing,
                 )
                 self._start(self._agents[node])

@@ -69,6 +69,7 @@ class NodeAgent:
         ttl_s: int,
         wanted: Callable[[str], Wanted | None],
         heard: Callable[[NodeAgent, set[Key]], None],
+        told: Callable[[Desired], None] = lambda _: None,
         signing: Signing | None = None,
     ) -> None:
         self.node = node
@@ -86,6 +87,7 @@ class NodeAgent:
         self._ttl_s = ttl_s
         self._wanted = wanted
         self._heard = heard
+        self._told = told
         self._failing_since: float | None = time.monotonic()
         self._told_at = 0.0
         self._flags = (False, False)
@@ -231,6 +233,7 @@ class NodeAgent:
             failures = 0
             self.skew.obeyed()
             self.put, self._told_at = desired, time.monotonic()
+            self._told(desired)
             facts = {"node": self.node, "epoch": desired.epoch, "revision": desired.revision}
             log.info("node told", extra={**facts, "arenas": len(wanted.arenas), "probes": len(wanted.probes)})
 

@@ -6,36 +6,33 @@ brings both: an engine image that has the plug-in has this program, and it impor
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
-from typing import TextIO
+from typing import Annotated
+
+import typer
+
+from flashboot_operator.cli.output import Output, OutputOption, emit
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = commands.add_parser(
-        "doctor",
-        help="say whether everything is in place in an engine's image or pod",
-        description="Says whether everything is in place for FlashBoot where it runs: in an engine's image or pod.",
-        usage="flashboot doctor [-h] [--image] [--socket PATH] [-o {table,json}] [-- ENGINE ARGUMENTS]",
-    )
-    p.add_argument("--image", action="store_true", help="look at the image alone: no mount, no agent, no node")
-    p.add_argument("--socket", metavar="PATH", help="the pod's socket (default: as the engine's arguments say)")
-    p.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    p.add_argument("arguments", nargs="*", metavar="ENGINE ARGUMENTS", help="as the engine is started, after --")
-    p.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace, out: TextIO) -> int:
-    """0 when nothing is wrong, else 1."""
+def command(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ENGINE ARGUMENTS", help="as the engine is started, after --")
+    ] = None,
+    *,
+    image: Annotated[
+        bool, typer.Option("--image", help="look at the image alone: no mount, no agent, no node")
+    ] = False,
+    socket: Annotated[
+        str | None,
+        typer.Option("--socket", metavar="PATH", help="the pod's socket (default: as the engine's arguments say)"),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Say whether everything is in place for FlashBoot where it runs: in an engine's image or pod."""
     from flashboot_agent.engine.doctor import examine, findings
 
     with contextlib.redirect_stdout(sys.stderr):  # what SGLang prints while it is looked at
-        found = examine(arguments.arguments, socket=arguments.socket, in_pod=not arguments.image)
-    if arguments.output == "json":
-        json.dump(findings.document(found), out, indent=1)
-        out.write("\n")
-    else:
-        out.write(findings.table(found) + "\n")
+        found = examine(arguments or [], socket=socket, in_pod=not image)
+    emit(output, findings.document(found), [findings.table(found)])
     return 0 if findings.healthy(found) else 1

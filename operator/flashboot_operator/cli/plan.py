@@ -3,147 +3,67 @@ cluster."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import random
-from dataclasses import replace
-from typing import Any, TextIO
+from typing import Annotated, Any
 
-from flashboot_agent.wire.control import MAX_LANES
+import typer
+
+from flashboot_operator.cli.asked import Asked, scenario_of
 from flashboot_operator.cli.drawing import draw
-from flashboot_operator.cli.units import parse_rate, parse_size, parse_time, show_rate, show_size, show_time
+from flashboot_operator.cli.output import Output, OutputOption, emit
+from flashboot_operator.cli.units import show_rate, show_size, show_time
 from flashboot_operator.core.fanout.cost import Estimate, estimate
-from flashboot_operator.core.fanout.lanes import MAX_SOURCES, chunk_bytes, how_many
-from flashboot_operator.core.fanout.scenario import Kill, Outcome, Scenario, Straggler
+from flashboot_operator.core.fanout.scenario import Outcome, Scenario
 from flashboot_operator.core.fanout.simulate import simulate
 
-MAX_TARGETS = 512
-STEPS = 200_000
-"""Chunks in all that are simulated one by one; beyond, in larger steps as far as that does not show."""
-MAX_STEPS = 4_000_000
+
+def _option(name: str, metavar: str, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help)
 
 
-class BadInput(ValueError):
-    """What was asked for makes no sense; the message says which option, and what to write instead."""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = commands.add_parser(
-        "plan", help="draw the trees of a scale-up and say how long it takes", description=(__doc__ or "").strip()
+def command(
+    *,
+    targets: Annotated[int, _option("--targets", "N", "nodes that shall get the arena")],
+    sources: Annotated[int, _option("--sources", "M", "nodes that hold it")] = 1,
+    lanes: Annotated[int | None, _option("--lanes", "K", "byte lanes (default: as the operator would choose)")] = None,
+    size: Annotated[str, _option("--bytes", "SIZE", "of the arena")] = "8GB",
+    bandwidth: Annotated[str, _option("--bandwidth", "RATE", "of each node, each way")] = "700GB/s",
+    overhead: Annotated[str, _option("--overhead", "TIME", "between two requests")] = "10us",
+    percent: Annotated[int, _option("--source-egress-percent", "P", "share a source may send")] = 100,
+    domains: Annotated[int, _option("--domains", "D", "racks, equally large; sources in the first")] = 1,
+    crossing: Annotated[
+        str | None, _option("--crossing", "RATE", "of each node, each way, between racks (default: a tenth)")
+    ] = None,
+    arrivals_over: Annotated[
+        str, _option("--arrivals-over", "TIME", "targets get ready at random within this time")
+    ] = "0s",
+    kill: Annotated[list[str] | None, _option("--kill", "NODE@TIME", "a target dies, e.g. t3@5ms")] = None,
+    slow: Annotated[list[str] | None, _option("--slow", "NODE=PERCENT", "a target keeps so much bandwidth")] = None,
+    detection: Annotated[
+        str | None, _option("--detection", "TIME", "until a fault is noticed (default: 8 chunk times)")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Draw the trees of a scale-up and say how long it takes, with the operator's planner, on no cluster."""
+    asked = Asked(
+        targets=targets,
+        sources=sources,
+        lanes=lanes,
+        bytes=size,
+        bandwidth=bandwidth,
+        overhead=overhead,
+        source_egress_percent=percent,
+        domains=domains,
+        crossing=crossing,
+        arrivals_over=arrivals_over,
+        kill=kill or [],
+        slow=slow or [],
+        detection=detection,
     )
-    p.add_argument("--targets", type=int, required=True, metavar="N", help="nodes that shall get the arena")
-    p.add_argument("--sources", type=int, default=1, metavar="M", help="nodes that hold it (default 1)")
-    p.add_argument("--lanes", type=int, metavar="K", help="byte lanes (default: as the operator would choose)")
-    p.add_argument("--bytes", default="8GB", metavar="SIZE", help="size of the arena (default 8GB)")
-    p.add_argument("--bandwidth", default="700GB/s", metavar="RATE", help="of each node, each way (default 700GB/s)")
-    p.add_argument("--overhead", default="10us", metavar="TIME", help="between two requests (default 10us)")
-    p.add_argument("--source-egress-percent", type=int, default=100, metavar="P", help="share a source may send")
-    p.add_argument("--domains", type=int, default=1, metavar="D", help="racks, equally large; sources in the first")
-    p.add_argument("--crossing", metavar="RATE", help="of each node, each way, between racks (default: a tenth)")
-    p.add_argument("--arrivals-over", default="0s", metavar="TIME", help="targets get ready at random within this time")
-    p.add_argument("--kill", action="append", default=[], metavar="NODE@TIME", help="a target dies, e.g. t3@5ms")
-    p.add_argument(
-        "--slow", action="append", default=[], metavar="NODE=PERCENT", help="a target keeps so much bandwidth"
-    )
-    p.add_argument("--detection", metavar="TIME", help="until a fault is noticed (default: 8 chunk times)")
-    p.add_argument("--json", action="store_true", help="for programs")
-    p.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace, out: TextIO) -> int:
-    """Returns 0.
-
-    Raises ValueError for input that makes no sense, Unfinished when the faults leave somebody without a way.
-    """
-    scenario, chunk = _scenario(arguments)
+    scenario, chunk = scenario_of(asked)
     outcome = simulate(scenario)
     expected = _estimate(scenario, chunk, outcome)
-    if arguments.json:
-        json.dump(_document(scenario, chunk, outcome, expected), out, indent=1)
-        out.write("\n")
-    else:
-        out.write("\n".join(_text(scenario, chunk, outcome, expected)) + "\n")
+    emit(output, _document(scenario, chunk, outcome, expected), _text(scenario, chunk, outcome, expected))
     return 0
-
-
-def _scenario(a: argparse.Namespace) -> tuple[Scenario, int]:
-    """What is simulated, and the bytes of one request. They differ where steps of one request would be too many."""
-    _within("--targets", a.targets, 1, MAX_TARGETS)
-    _within("--sources", a.sources, 1, MAX_SOURCES)
-    _within("--source-egress-percent", a.source_egress_percent, 1, 100)
-    _within("--domains", a.domains, 1, a.targets + 1)
-    nbytes, link, overhead = parse_size(a.bytes), parse_rate(a.bandwidth), parse_time(a.overhead)
-    percent = a.source_egress_percent
-    nodes = a.sources + a.targets
-    domains = tuple(f"rack{i * a.domains // nodes}" for i in range(nodes))
-    homes = set(domains[: a.sources])
-    strangers = {d: domains[a.sources :].count(d) for d in set(domains) - homes}
-    if a.lanes is not None:
-        _within("--lanes", a.lanes, 1, MAX_LANES)
-    lanes = a.lanes or how_many(nbytes, filling=(), sources=a.sources, percent=percent, strangers=strangers)
-    chunk = chunk_bytes(link, lanes, overhead)
-    made = Scenario(
-        a.targets,
-        nbytes,
-        link,
-        overhead,
-        _step(chunk, nbytes, lanes, a.targets),
-        lanes=lanes,
-        sources=a.sources,
-        source_cap=None if percent == 100 else link * percent / 100,
-        domains=domains,
-        crossing=None if a.domains == 1 else parse_rate(a.crossing) if a.crossing else link / 10,
-    )
-    dice, spread = random.Random(0), parse_time(a.arrivals_over)
-    made = replace(made, ready=tuple(sorted(dice.uniform(0, spread) for _ in range(a.targets))) if spread else ())
-    noticed = parse_time(a.detection) if a.detection else 8 * (overhead + lanes * chunk / link)
-    kills = tuple(Kill(_target(made, "--kill", n), parse_time(t), noticed) for n, t in _pairs("--kill", a.kill, "@"))
-    slow = tuple(
-        Straggler(_target(made, "--slow", n), _percent(p) / 100, 0.0, noticed) for n, p in _pairs("--slow", a.slow, "=")
-    )
-    if len({k.target for k in kills}) == a.targets:
-        raise BadInput("--kill: no target is left")
-    return replace(made, kills=kills, stragglers=slow), chunk
-
-
-def _within(option: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise BadInput(f"{option} {value}: must be {low} to {high}")
-
-
-def _step(chunk: int, nbytes: int, lanes: int, targets: int) -> float:
-    step = float(chunk)
-    while nbytes / step * targets > STEPS and 2 * step * lanes * targets <= nbytes / 100:
-        step *= 2
-    if nbytes / step * targets > MAX_STEPS:
-        raise BadInput(
-            f"{nbytes / step * targets:.0f} requests are too many to simulate; take fewer --targets or fewer --lanes"
-        )
-    return step
-
-
-def _pairs(option: str, given: list[str], mark: str) -> list[tuple[str, str]]:
-    for text in given:
-        if mark not in text:
-            raise BadInput(f"{option} {text}: write it like {'t3@5ms' if mark == '@' else 't3=25'}")
-    return [(text.partition(mark)[0], text.partition(mark)[2]) for text in given]
-
-
-def _target(scenario: Scenario, option: str, name: str) -> int:
-    names = scenario.target_names
-    if name not in names:
-        raise BadInput(f"{option} {name}: targets are named {names[0]} to {names[-1]}")
-    return names.index(name)
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text.rstrip("%"))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 100:
-        raise BadInput(f"--slow …={text}: must be a percentage above 0 and below 100, such as 25")
-    return value
 
 
 def _estimate(s: Scenario, chunk: int, outcome: Outcome) -> Estimate:

@@ -66,3 +66,11 @@ def show_time(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {name}"
     return "0 s"
+
+
+def show_age(seconds: float) -> str:
+    """As kubectl shows ages: 45s, 12m, 7h, 3d."""
+    for name, factor in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f}{name}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -88,6 +88,12 @@ def _of_the_whole(pod: Pod, plans: Sequence[ArenaPlan], seen: ObservedPod | None
     return Trouble("RanksDiffer", text)
 
 
+def _coarse(seconds: float) -> str:
+    """In few steps: whatever changes in a message is a status write, also while nothing happens."""
+    steps = ((86400, "a day"), (3600, "an hour"), (600, "10 minutes"), (60, "a minute"))
+    return next((words for least, words in steps if seconds >= least), f"{SILENCE_S:.0f} s")
+
+
 def _unbound(pod: Pod, world: World) -> Trouble | None:
     """What the scheduler says, or, where it says only that GPUs are short, that they always will be."""
     too_many = more_than_any(pod.gpus, (node.gpus for node in world.nodes.values()))
@@ -122,8 +128,9 @@ def _silent(pod: Pod, where: str, silent: float, *, skew: Trouble | None, kubele
         words = "what it held does not count any more; bring it back, or delete the node so that its pods move at once"
         trouble = Trouble("NodeNotReady", f"{text}; {words}")
     if trouble is None and silent >= SILENCE_S:
-        since = f"{silent // 10 * 10:.0f} s or more"
-        text = f"{where}: the agent does not answer (for {since}); look at the flashboot-agent pod there"
+        text = (
+            f"{where}: the agent does not answer (for {_coarse(silent)} or more); look at the flashboot-agent pod there"
+        )
         trouble = Trouble("AgentUnavailable", text)
     if pod.ready:
         return Line(pod.name, "Ready", f"{where} is Ready, the agent of the node is silent", trouble)

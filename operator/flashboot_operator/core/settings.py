@@ -35,6 +35,8 @@ class Settings:
     """FLASHBOOT_CALL_TIMEOUT_SECONDS: deadline of one call to the API server."""
     resync_s: float = 60.0
     """FLASHBOOT_RESYNC_SECONDS: every object is looked at anew this often, whatever events were lost."""
+    status_writes_per_second: int = 20
+    """FLASHBOOT_STATUS_WRITES_PER_SECOND: over all ModelReplicas; more waits for its turn, the last word wins."""
     log_level: str = "INFO"
     """FLASHBOOT_LOG_LEVEL."""
 
@@ -53,6 +55,7 @@ _VARIABLES = {
     "renew_every_s": "FLASHBOOT_RENEW_EVERY_SECONDS",
     "call_timeout_s": "FLASHBOOT_CALL_TIMEOUT_SECONDS",
     "resync_s": "FLASHBOOT_RESYNC_SECONDS",
+    "status_writes_per_second": "FLASHBOOT_STATUS_WRITES_PER_SECOND",
     "log_level": "FLASHBOOT_LOG_LEVEL",
 }
 
@@ -81,4 +84,6 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         raise ValueError(f"FLASHBOOT_TLS={settings.tls!r}: expected mutual or off")
     if settings.certificate_s < 10:
         raise ValueError(f"FLASHBOOT_CERTIFICATE_SECONDS={settings.certificate_s}: expected 10 or more")
+    if settings.status_writes_per_second < 1:
+        raise ValueError(f"FLASHBOOT_STATUS_WRITES_PER_SECOND={settings.status_writes_per_second}: expected 1 or more")
     return settings

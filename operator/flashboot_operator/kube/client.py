@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,8 +22,14 @@ import aiohttp
 from kubernetes.aio import client as kube_client
 from kubernetes.aio import config as kube_config
 
+from flashboot_operator.core.calls import Call, call_of
+
 Object = dict[str, Any]
 FIELD_MANAGER = "flashboot-operator"
+OnCall = Callable[[Call, str, float], None]
+"""Called after each call with what it was about, its status code (or why there was none) and its seconds."""
+LONGEST_RETRY_S = 60.0
+"""No server keeps us away for longer than this at a time."""
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
@@ -80,15 +87,17 @@ def error_of(status: int, text: str, retry_after: str | None = None) -> KubeErro
     if not isinstance(body, dict):
         body = {}
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else KubeError)
-    wait = float(retry_after) if retry_after and retry_after.isdigit() else None
+    wait = min(float(retry_after), LONGEST_RETRY_S) if retry_after and retry_after.isdigit() else None
     return kind(status, str(body.get("reason") or "Unknown"), str(body.get("message") or text[:300]), wait)
 
 
-async def load_configuration(kubeconfig: str | None) -> kube_client.Configuration:
-    """From KUBECONFIG when it is set, else from the pod's service account."""
+async def load_configuration(kubeconfig: str | None, *, context: str | None = None) -> kube_client.Configuration:
+    """From this kubeconfig when there is one, else from the pod's service account."""
     configuration = kube_client.Configuration()
     if kubeconfig:
-        await kube_config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+        await kube_config.load_kube_config(
+            config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
+        )
     else:
         kube_config.load_incluster_config(client_configuration=configuration)
     return configuration
@@ -97,9 +106,12 @@ async def load_configuration(kubeconfig: str | None) -> kube_client.Configuratio
 class Kube:
     """All methods raise KubeError and nothing else."""
 
-    def __init__(self, configuration: kube_client.Configuration, *, timeout_s: float) -> None:
+    def __init__(
+        self, configuration: kube_client.Configuration, *, timeout_s: float, on_call: OnCall = lambda *_: None
+    ) -> None:
         self._api = kube_client.ApiClient(configuration)
         self._timeout_s = timeout_s
+        self._on_call = on_call
 
     async def close(self) -> None:
         await self._api.close()
@@ -134,16 +146,22 @@ class Kube:
         timeout_s: float | None = None,
     ) -> Object:
         limit = timeout_s or self._timeout_s
+        began, code = time.monotonic(), "cancelled"
         try:
             async with asyncio.timeout(limit):
                 response = await self._send(
                     method, path, timeout=aiohttp.ClientTimeout(total=limit), query=query, body=body, content=content
                 )
                 text = await response.text()
+            code = str(response.status)
         except TimeoutError:
+            code = "timeout"
             raise Unavailable(0, "Timeout", f"{method} {path}: no answer within {limit} s") from None
         except (aiohttp.ClientError, OSError) as error:
+            code = "unreachable"
             raise Unavailable(0, "Unreachable", f"{method} {path}: {error}") from error
+        finally:
+            self._on_call(call_of(method, path), code, time.monotonic() - began)
         if response.status >= 400:
             raise error_of(response.status, text, response.headers.get("Retry-After"))
         try:
@@ -181,9 +199,14 @@ class Kube:
         """Frames of a watch. Raises Unavailable after `idle_s` without one: a silent connection may be a dead one."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s)
         response: aiohttp.ClientResponse | None = None
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                response = await self._send("GET", path, timeout=timeout, query={**query, "watch": "true"})
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    response = await self._send("GET", path, timeout=timeout, query={**query, "watch": "true"})
+            finally:
+                code = str(response.status) if response is not None else "unreachable"
+                self._on_call(call_of("GET", path, watch=True), code, time.monotonic() - began)
             if response.status >= 400:
                 async with asyncio.timeout(self._timeout_s):
                     raise error_of(response.status, await response.text(), response.headers.get("Retry-After"))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -35,8 +35,10 @@ class Told:
 
 
 class Recorder:
-    def __init__(self, kube: Kube, *, instance: str) -> None:
+    def __init__(self, kube: Kube, *, instance: str, on_event: Callable[[str], None] = lambda _: None) -> None:
+        """`on_event`: told of each what became of it: written, counted, duplicate, failed or dropped."""
         self._kube = kube
+        self._on_event = on_event
         self._instance = instance[:128]
         self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()
         self._queue: asyncio.Queue[tuple[Object, int]] = asyncio.Queue(WAITING)
@@ -57,6 +59,7 @@ class Recorder:
             try:
                 self._queue.put_nowait((self._event(owner, note), told.count))
             except asyncio.QueueFull:
+                self._on_event("dropped")
                 log.warning("too many events are waiting, one is left out", extra={"reason": note.reason})
 
     def _event(self, owner: Named, note: Note) -> Object:
@@ -75,22 +78,26 @@ class Recorder:
     async def _try(self, body: Object, count: int) -> None:
         for attempt in range(3):
             try:
-                await self._write(body, count)
+                self._on_event(await self._write(body, count))
                 return
             except KubeError as error:
                 log.warning("event not written: %s", error, extra={"event": body["reason"], "attempt": attempt})
                 await asyncio.sleep(error.retry_after or 0.5 * 2**attempt)
+        self._on_event("failed")
 
-    async def _write(self, body: Object, count: int) -> None:
+    async def _write(self, body: Object, count: int) -> str:
         if count > 1:
             series = {"series": {"count": count, "lastObservedTime": body["eventTime"]}}
             try:
                 await self._kube.merge(f"{path_of(body)}/{body['metadata']['name']}", series)
-                return
+                return "counted"
             except NotFound:
                 pass  # The API server forgets Events after an hour: it is told anew.
-        with suppress(Conflict):  # Told already, by us before a restart.
+        try:
             await self._kube.create(path_of(body), body)
+        except Conflict:
+            return "duplicate"  # Told already, by us before a restart.
+        return "written"
 
 
 def path_of(body: Object) -> str:

@@ -56,6 +56,7 @@ class KopfWatch:
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 310
         settings.watching.inactivity_timeout = 70
+        settings.watching.reconnect_backoff = 1.0  # of 0.1 s a server that ends each watch at once makes a hot loop
         settings.queueing.worker_limit = None
         settings.execution.default_backoff = 5
         settings.persistence.finalizer = f"{OWN_PREFIX}/unused"

@@ -1,7 +1,7 @@
 """A work queue of keys: one worker at a time per key, marks while it waits fall together, failures back off.
 
 There is no hot loop: between two runs of one key lie at least `min_interval_s`, and between two failures of one key the
-back-off, which doubles up to `max_backoff_s`.
+back-off, which doubles up to `max_backoff_s`, or what the failure itself asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class WorkQueue(Generic[K]):
         min_interval_s: float = 0.1,
         base_backoff_s: float = 0.25,
         max_backoff_s: float = 30.0,
+        on_run: Callable[[float, float, bool], None] = lambda *_: None,
     ) -> None:
+        """`on_run(wait_s, work_s, failed)`: after each run; the wait is from when it was due."""
         self._work = work
         self._slots = asyncio.Semaphore(workers)
         self._min_interval_s = min_interval_s
@@ -38,15 +40,19 @@ class WorkQueue(Generic[K]):
         self._running: dict[K, asyncio.Task[None]] = {}
         self._last: dict[K, float] = {}
         self._failures: dict[K, int] = {}
+        self._not_before: dict[K, float] = {}
+        """Of keys whose last run failed."""
+        self._asked: dict[K, float] = {}
+        """When the run that is due was asked for; for `on_run`."""
+        self._on_run = on_run
         self._wake = asyncio.Event()
 
     def mark(self, key: K, after_s: float = 0.0) -> None:
         """Have the key worked on, `after_s` from now at the latest, unless it backs off or was just worked on."""
         now = time.monotonic()
-        due = max(now + after_s, self._last.get(key, 0.0) + self._min_interval_s)
-        if after_s == 0 and self._failures.get(key):
-            due = max(due, self._last.get(key, 0.0) + self._backoff(key))
+        due = max(now + after_s, self._last.get(key, 0.0) + self._min_interval_s, self._not_before.get(key, 0.0))
         self._due[key] = min(self._due.get(key, due), due)
+        self._asked[key] = min(self._asked.get(key, now + after_s), now + after_s)
         self._wake.set()
 
     def _backoff(self, key: K) -> float:
@@ -64,7 +70,7 @@ class WorkQueue(Generic[K]):
                 ready = [k for k, due in self._due.items() if due <= now and k not in self._running]
                 for key in ready:
                     del self._due[key]
-                    self._running[key] = asyncio.create_task(self._one(key))
+                    self._running[key] = asyncio.create_task(self._one(key, self._asked.pop(key, now)))
                 later = [due for k, due in self._due.items() if k not in self._running]
                 wait = min(later) - time.monotonic() if later else None
                 try:
@@ -78,12 +84,14 @@ class WorkQueue(Generic[K]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(self, key: K) -> None:
+    async def _one(self, key: K, asked: float) -> None:
         async with self._slots:
+            began = time.monotonic()
+            retry: float | None = None
             try:
                 await self._work(key)
                 self._failures.pop(key, None)
-                retry: float | None = None
+                self._not_before.pop(key, None)
             except Exception as error:  # Whatever it was: it is told, and tried again, later and later.
                 self._failures[key] = self._failures.get(key, 0) + 1
                 retry = max(self._backoff(key), getattr(error, "retry_after", None) or 0.0)
@@ -95,10 +103,12 @@ class WorkQueue(Generic[K]):
                     extra={"key": str(key), "failures": self._failures[key], "retryInSeconds": round(retry, 2)},
                 )
             finally:
-                self._last[key] = time.monotonic()
+                self._last[key] = now = time.monotonic()
+                self._on_run(began - asked, now - began, retry is not None)
+                if retry is not None:
+                    self._not_before[key] = now + retry
                 if key in self._due:  # Marked meanwhile: the distance counts from now.
-                    pause = max(self._min_interval_s, self._backoff(key))
-                    self._due[key] = max(self._due[key], self._last[key] + pause)
+                    self._due[key] = max(self._due[key], now + self._min_interval_s, self._not_before.get(key, 0.0))
                 self._running.pop(key, None)
                 self._wake.set()
             if retry is not None:
@@ -107,6 +117,7 @@ class WorkQueue(Generic[K]):
     def forget(self, key: K) -> None:
         """Drop what is remembered about a key that is gone."""
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
         past = time.monotonic() - 60
         for old in [k for k, at in self._last.items() if at < past]:
             del self._last[old]

@@ -22,6 +22,10 @@ OnChange = Callable[[Key, Object | None, Object | None], None]
 """Called with (key, before, after); must not block and not raise."""
 
 
+SHORT_S = 5.0
+"""A watch that lasts for less has failed."""
+
+
 def key_of(obj: Object) -> Key:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
@@ -58,29 +62,35 @@ class Reflector:
         self._max_backoff_s = max_backoff_s
 
     async def run(self) -> None:
-        """For ever; errors are waited out."""
+        """For ever. Errors are waited out, longer and longer; so is a server that ends each watch at once, in whatever
+        manner, since that would be a hot loop too."""
         version: str | None = None
         failures = 0
         while True:
+            began = time.monotonic()
+            broke: KubeError | None = None
             try:
                 if version is None:
                     version = await self._list()
                 async for seen in self._watch(version):
-                    version, failures = seen, 0
+                    version = seen
             except Gone:
                 log.info("the watch is too old, listing anew", extra={"path": self.path})
                 version = None
             except KubeError as error:
-                failures += 1
-                wait = error.retry_after or min(self._max_backoff_s, 0.2 * 2 ** min(failures, 10)) * random.uniform(
-                    0.5, 1.0
-                )
-                log.warning("watch broke: %s", error, extra={"path": self.path, "retryInSeconds": round(wait, 2)})
-                await asyncio.sleep(wait)
-            else:
-                await asyncio.sleep(
-                    0.05
-                )  # The server ended the watch in good order; never spin on one that does so at once.
+                broke = error
+            failures = (failures if time.monotonic() - began < SHORT_S else 0) + 1
+            wait = self._backoff(failures, broke)
+            if broke is not None:
+                log.warning("watch broke: %s", broke, extra={"path": self.path, "retryInSeconds": round(wait, 2)})
+            await asyncio.sleep(wait)
+
+    def _backoff(self, failures: int, broke: KubeError | None) -> float:
+        if broke is not None and broke.retry_after:
+            return broke.retry_after
+        if broke is None and failures == 1:
+            return 0.05  # In good order after a long time; or 410 for the first time, and everybody waits for the list.
+        return min(self._max_backoff_s, 0.2 * float(2 ** min(failures, 10))) * random.uniform(0.5, 1.0)
 
     async def _list(self) -> str:
         found: dict[Key, Object] = {}

@@ -33,13 +33,16 @@ from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.residency import term, unused_since
 from flashboot_operator.core.status import compute_status
-from flashboot_operator.kube.client import FIELD_MANAGER, Kube, NotFound, Object
+from flashboot_operator.core.writes import WriteBudget
+from flashboot_operator.kube.client import FIELD_MANAGER, Kube, KubeError, NotFound, Object
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.kube.queue import WorkQueue
 from flashboot_operator.reconcile.costs import Costs
+from flashboot_operator.reconcile.metrics import Metrics
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects, path_of
 from flashboot_operator.reconcile.refusal import not_understood, refusal
+from flashboot_operator.reconcile.told import Told
 from flashboot_operator.reconcile.workload import Workloads
 
 log = logging.getLogger(__name__)
@@ -48,12 +51,17 @@ REVISIT_S = 5.0
 """How soon to look again at what is not Ready, or has a silent agent: silence and lateness come without an event."""
 STATUS_EVERY_S = 0.5
 """At most one status write per object in this time."""
+STATUS_BURST = 50
+"""So many writes at once after a quiet while, over all objects; beyond, as many a second as the settings allow."""
 
 
 class Controller:
-    def __init__(self, kube: Kube, objects: Objects, recorder: Recorder) -> None:
+    def __init__(
+        self, kube: Kube, objects: Objects, recorder: Recorder, metrics: Metrics, *, writes_per_second: int
+    ) -> None:
         self.objects = objects
-        self.queue: WorkQueue[Key] = WorkQueue(self.reconcile)
+        self.told = Told(metrics.told)
+        self.queue: WorkQueue[Key] = WorkQueue(self.reconcile, on_run=metrics.looked)
         self.plans: dict[Key, tuple[Owner, World, list[ArenaPlan]]] = {}
         """What was decided last, for the live view."""
         self.mirror: Mirror
@@ -66,8 +74,8 @@ class Controller:
         self._contests: dict[Key, contest.Contest] = {}
         self._written: dict[Key, tuple[float, Object, Object]] = {}
         """Key → when, what we said, what the API server made of it."""
-        self.runs = 0
-        self.status_writes = 0
+        self._metrics = metrics
+        self._budget: WriteBudget[Key] = WriteBudget(writes_per_second, STATUS_BURST)
 
     # Marks
 
@@ -99,8 +107,7 @@ class Controller:
     # The work
 
     async def reconcile(self, key: Key) -> None:
-        self.runs += 1
-        sequence = self.fleet.sequence()
+        began, sequence = time.monotonic(), self.fleet.sequence()
         obj = await self.objects.get(key)
         if obj is None:
             self._forget(key, sequence)
@@ -124,7 +131,9 @@ class Controller:
             kinds.learned,
         )
         self.fleet.want(key, wanted_of(plans), sequence, probes_of(world, plans))
+        self._metrics.planned(self.plans[key][2] if key in self.plans else (), plans)
         self.plans[key] = (owner, world, plans)
+        self.told.decided((pod.uid for plan in plans for pod in plan.pods), began)
 
         if not (obj.get("status") or {}).get("conditions"):
             obj = await self._first_sight(key, obj)
@@ -153,9 +162,12 @@ class Controller:
             table.pop(key, None)
         self._workloads.forget(key)
         self._costs.forget(key)
+        self._budget.forget(key)
         self.queue.forget(key)
 
     async def _first_sight(self, key: Key, obj: Object) -> Object:
+        if self._budget.take(key, time.monotonic()) > 0:
+            return obj  # Many new ones at once: the first word will be the whole one.
         conditions = unknown(obj["metadata"]["generation"], datetime.now(UTC))
         said = {"conditions": [c.model_dump(by_alias=True, mode="json") for c in conditions]}
         return await self._apply_status(key, obj, said)
@@ -206,8 +218,12 @@ class Controller:
         at, said, became = self._written.get(key, (0.0, {}, {}))
         if said == status and became == obj.get("status"):
             return  # The API server made something else of it; saying it again would change nothing.
-        wait = at + STATUS_EVERY_S - time.monotonic()
+        now = time.monotonic()
+        wait = at + STATUS_EVERY_S - now
+        if wait <= 0:
+            wait = self._budget.take(key, now)
         if wait > 0:
+            self._metrics.status("deferred")
             self.queue.mark(key, after_s=wait)
             return
         got = await self._apply_status(key, obj, status)
@@ -220,9 +236,11 @@ class Controller:
             got = await self._kube.apply(path_of(key, "status"), body)
         except NotFound:
             self.objects.doubt(key)
-            self.queue.mark(key)
-            return obj
-        self.status_writes += 1
+            raise  # Most likely it is gone: the next look will tell, after the queue's back-off.
+        except KubeError:
+            self._metrics.status("failed")
+            raise
+        self._metrics.status("written")
         self.objects.show(got)
         return got
 

@@ -27,12 +27,17 @@ class Mirror:
         mark: Callable[[Key], None],
         mark_all: Callable[[], None],
         endpoints: Callable[[dict[str, str]], None],
+        on_bound: Callable[[str], None] = lambda _: None,
+        on_gone: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`on_bound`: UID of a pod that got its node just now; `on_gone`: of a pod that was deleted."""
         self.nodes: dict[str, Node] = {}
         self._pods: dict[Key, dict[str, Pod]] = {}
         self._mark = mark
         self._mark_all = mark_all
         self._endpoints = endpoints
+        self._on_bound = on_bound
+        self._on_gone = on_gone
         self.pods = Reflector(kube, "/api/v1/pods", self._pod, label_selector=LABEL_MODEL_REPLICA)
         self.node_objects = Reflector(kube, "/api/v1/nodes", self._node)
         self.deployments = self._made(kube, "/apis/apps/v1/deployments")
@@ -99,6 +104,10 @@ class Mirror:
         return {node: ip for node, (_, ip) in found.items()}
 
     def _pod(self, key: Key, before: Object | None, after: Object | None) -> None:
+        if after is None and before is not None:
+            self._on_gone(before["metadata"]["uid"])
+        elif after is not None and self.pods.synced.is_set() and _bound(after) and not _bound(before):
+            self._on_bound(after["metadata"]["uid"])
         for raw, there in ((before, False), (after, True)):
             if raw is None:
                 continue
@@ -134,6 +143,10 @@ class Mirror:
 
     def _agent(self, key: Key, before: Object | None, after: Object | None) -> None:
         self._endpoints(self.addresses())
+
+
+def _bound(pod: Object | None) -> bool:
+    return pod is not None and bool(pod["spec"].get("nodeName"))
 
 
 def controller_of(obj: Raw) -> tuple[str, str] | None:

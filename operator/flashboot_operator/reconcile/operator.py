@@ -15,6 +15,7 @@ from aiohttp import web
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.enrol import Signing
 from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.core.plan import ArenaPlan
 from flashboot_operator.core.settings import Settings
 from flashboot_operator.crdgen import served_schema
 from flashboot_operator.kube.client import Kube, KubeError, load_configuration
@@ -24,12 +25,12 @@ from flashboot_operator.kube.lease import Lease
 from flashboot_operator.reconcile.controller import Controller
 from flashboot_operator.reconcile.health import MAX_LAG_S, MAX_WATCH_AGE_S, LoopLag
 from flashboot_operator.reconcile.http import Object, application, serve
-from flashboot_operator.reconcile.metrics import registry_of
+from flashboot_operator.reconcile.live import LiveViews
+from flashboot_operator.reconcile.metrics import Metrics
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects
 from flashboot_operator.reconcile.refusal import require_schema
 from flashboot_operator.reconcile.trust import Trust
-from flashboot_operator.reconcile.view import nodes_view, view
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ FIRST_WORDS_S = 5.0
 
 
 class Operator:
-    def __init__(self, settings: Settings, kube: Kube, kubeconfig: str | None) -> None:
+    def __init__(self, settings: Settings, kube: Kube, kubeconfig: str | None, metrics: Metrics) -> None:
         self.settings = settings
         self.lag = LoopLag()
         self.lease = Lease(
@@ -51,10 +52,11 @@ class Operator:
             renew_deadline_s=settings.renew_deadline_s,
             renew_every_s=settings.renew_every_s,
         )
-        self.recorder = Recorder(kube, instance=settings.identity)
+        self.recorder = Recorder(kube, instance=settings.identity, on_event=metrics.event)
         self.objects = Objects(kube)
-        self.controller = Controller(kube, self.objects, self.recorder)
-        client = AgentClient(port=settings.agent_port, tls=settings.tls == "mutual")
+        writes = settings.status_writes_per_second
+        self.controller = Controller(kube, self.objects, self.recorder, metrics, writes_per_second=writes)
+        client = AgentClient(port=settings.agent_port, tls=settings.tls == "mutual", on_call=metrics.agent_call)
         life = timedelta(seconds=settings.certificate_s)
         self.trust = Trust(kube, client, namespace=settings.namespace, life=life) if settings.tls == "mutual" else None
         self.fleet = Fleet(
@@ -63,6 +65,7 @@ class Operator:
             ttl_s=settings.desired_ttl_s,
             on_change=self.controller.on_agent,
             signing=Signing(self.trust.sign, life) if self.trust is not None else None,
+            on_told=self.controller.told.acknowledged,
         )
         self.mirror = Mirror(
             kube,
@@ -70,7 +73,11 @@ class Operator:
             mark=self.controller.on_workload,
             mark_all=self.controller.mark_all,
             endpoints=self._endpoints,
+            on_bound=self.controller.told.bound,
+            on_gone=self.controller.told.gone,
         )
+        self.metrics = metrics
+        metrics.read(self._gauges, self.fleet.last_seen)
         self.controller.mirror, self.controller.fleet = self.mirror, self.fleet
         self.kopf = KopfWatch(self.controller.on_object, kubeconfig=kubeconfig)
         self.kube = kube
@@ -167,10 +174,8 @@ class Operator:
         return application(
             health=self._health,
             ready=self._ready,
-            view=self._view,
-            names=lambda: [{"namespace": ns, "name": name} for ns, name in sorted(self.controller.plans)],
-            nodes=lambda: nodes_view(self.fleet),
-            registry=registry_of(self._numbers, self.fleet.last_seen),
+            live=LiveViews(self.controller, self.objects, self.fleet, self.lease),
+            registry=self.metrics.registry,
         )
 
     def _health(self) -> tuple[bool, Object]:
@@ -191,28 +196,25 @@ class Operator:
         ok = synced and (self.fleet.open or self.lease.epoch < 0)
         return ok, {"synced": synced, "leading": self.leading, "nodesMayBeTold": self.fleet.open}
 
-    def _view(self, namespace: str, name: str) -> Object | None:
-        known = self.controller.plans.get((namespace, name))
-        if known is None:
-            return None
-        obj = self.objects.peek((namespace, name)) or {}
-        return view(*known, fleet=self.fleet, status=obj.get("status") or {}, epoch=self.lease.epoch)
-
-    def _numbers(self) -> dict[str, tuple[str, float]]:
+    def _gauges(self) -> dict[str, float]:
+        plans = [plan for _, _, plans in self.controller.plans.values() for plan in plans]
         return {
-            "leading": ("1 while this process acts.", float(self.leading)),
-            "epoch": ("Epoch of the commands to agents.", self.lease.epoch),
-            "lease_age_seconds": (
-                "Seconds since the Lease was renewed.",
-                self.lease.age_s if self.lease.epoch >= 0 else 0.0,
-            ),
-            "watch_age_seconds": ("Seconds since the most silent watch said something.", self.mirror.watch_age_s()),
-            "loop_lag_seconds": ("How late the event loop woke up, recent worst.", self.lag.worst_s),
-            "modelreplicas": ("ModelReplicas that are known.", len(self.controller.plans)),
-            "queue_length": ("ModelReplicas that wait to be looked at.", len(self.controller.queue)),
-            "reconciles_total": ("How often a ModelReplica was looked at.", self.controller.runs),
-            "status_writes_total": ("How often a status was written.", self.controller.status_writes),
+            "leading": float(self.leading),
+            "epoch": self.lease.epoch,
+            "lease_age_seconds": self.lease.age_s if self.lease.epoch >= 0 else 0.0,
+            "watch_age_seconds": self.mirror.watch_age_s(),
+            "loop_lag_seconds": self.lag.worst_s,
+            "modelreplicas": len(self.controller.plans),
+            "queue_length": len(self.controller.queue),
+            "plan_arenas": len(plans),
+            "plan_targets": sum(len(_targets(plan)) for plan in plans),
+            "plan_edges": sum(len(edges) for plan in plans for edges in plan.lanes),
+            "plan_slow": sum(len(plan.slow) for plan in plans),
         }
+
+
+def _targets(plan: ArenaPlan) -> set[str]:
+    return {child for edges in plan.lanes for child in edges}
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
@@ -236,5 +238,7 @@ async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
 
 
 async def run(settings: Settings, kubeconfig: str | None) -> None:
+    metrics = Metrics()
     configuration = await load_configuration(kubeconfig)
-    await Operator(settings, Kube(configuration, timeout_s=settings.call_timeout_s), kubeconfig).run()
+    kube = Kube(configuration, timeout_s=settings.call_timeout_s, on_call=metrics.api_call)
+    await Operator(settings, kube, kubeconfig, metrics).run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 from aiohttp import web
@@ -109,8 +110,8 @@ class FakeAgent:
         await self._bump()
 
     async def unpublish(self, uid: str) -> None:
-        self.pods.pop(uid, None)
-        await self._bump()
+        if self.pods.pop(uid, None) is not None:
+            await self._bump()
 
     def wanted(self, arena: str | None = None) -> WantedArena | None:
         found = [a for a in (self.desired.arenas if self.desired else []) if arena in (None, a.arena)]
@@ -186,9 +187,26 @@ class FakeAgent:
 
     async def _run(self) -> None:
         while True:
+            before = self.counter
             if await self._turn():
                 await self._bump()
-            await asyncio.sleep(0.02)
+            if self._busy():
+                await asyncio.sleep(0.02)
+                continue
+            async with self._changed:  # hundreds of idle arenas must not cost the test's CPU
+                await self._changed.wait_for(partial(self._newer, before))
+
+    def _newer(self, counter: int) -> bool:
+        return self.counter > counter
+
+    def _busy(self) -> bool:
+        """Whether anything is to be done though nobody says anything new."""
+        for want in self.desired.arenas if self.desired else []:
+            mine = self.arenas.get(want.arena)
+            here = any(rank.arena == want.arena for pod in self.pods.values() for rank in pod.ranks)
+            if here and want.role != "hold" and (mine is None or mine.state != "sealed"):
+                return True
+        return False
 
     async def _turn(self) -> bool:
         changed = False

@@ -93,6 +93,11 @@ class OperatorProcess:
     def logs(self) -> list[Path]:
         return sorted(self._folder.glob("operator-*.log"))
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
     def kill(self, number: int = signal.SIGKILL) -> int:
         if self._process is None:
             return 0
@@ -121,10 +126,13 @@ _hosts = itertools.count(os.getpid() % 200 * 250 + 1)
 class Rig:
     """One test's nodes, agents and ModelReplicas."""
 
-    def __init__(self, api: ApiServer, namespace: str, operator: OperatorProcess) -> None:
+    def __init__(
+        self, api: ApiServer, namespace: str, operator: OperatorProcess, *, agent: type[FakeAgent] = FakeAgent
+    ) -> None:
         self.api = api
         self.namespace = namespace
         self.operator = operator
+        self._agent = agent
         self.agents: dict[str, FakeAgent] = {}
         self._pods = 0
         self._folder = Path(tempfile.mkdtemp(prefix="flashboot-rig-"))
@@ -167,7 +175,7 @@ class Rig:
         mounts = self._folder / name
         mounts.mkdir()
         identity = NodeIdentity(CredentialStore(name, mounts), ca_file=mounts / "ca.crt", token_file=mounts / "token")
-        self.agents[name] = FakeAgent(node=name, ip=ip, port=self.operator.agent_port, identity=identity, **agent)
+        self.agents[name] = self._agent(node=name, ip=ip, port=self.operator.agent_port, identity=identity, **agent)
         await self.agent_pod(name, ip, ca_file=mounts / "ca.crt", token_file=mounts / "token")
         await self.agents[name].start()
         return self.agents[name]

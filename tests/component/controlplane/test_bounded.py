@@ -1,0 +1,164 @@
+"""What the operator costs the API server: little when every write is refused, nothing when nothing changes.
+
+A proxy between the two counts, and refuses what a test wants refused. The operator here is one of its own, since the
+session's would otherwise act on the same objects: it is stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.component.controlplane.apiserver import ApiServer
+from tests.component.controlplane.proxy import Fault, Proxy, Seen
+from tests.component.controlplane.rig import OperatorProcess, Rig, eventually
+from tests.component.controlplane.test_crd import model_replica
+
+pytestmark = pytest.mark.apiserver
+
+Object = dict[str, Any]
+STORM_S = 5.0
+QUIET_S = 10.0
+ALWAYS = {"watch", "update leases", "get leases"}
+"""What goes on in a quiet time."""
+
+
+@pytest.fixture
+async def proxy(api: ApiServer) -> AsyncIterator[Proxy]:
+    async with Proxy(api).running() as made:
+        yield made
+
+
+@pytest.fixture
+async def rig(
+    api: ApiServer, namespace: str, operator: OperatorProcess, proxy: Proxy, tmp_path: Path
+) -> AsyncIterator[Rig]:
+    operator.kill()
+    operator.start(
+        KUBECONFIG=str(proxy.kubeconfig(tmp_path / "kubeconfig")),
+        FLASHBOOT_RESYNC_SECONDS="3600",
+        FLASHBOOT_STATUS_WRITES_PER_SECOND="100",
+    )
+    await operator.ready()
+    made = Rig(api, namespace, operator)
+    yield made
+    await made.close()
+    operator.kill()
+
+
+async def create(rig: Rig, name: str, **spec: Any) -> Object:
+    body = model_replica(**spec)
+    got: Object = await rig.call("POST", rig.path(""), {**body, "metadata": {"name": name}})
+    return got
+
+
+STORMS = {"409": 409, "422": 422, "429": 429, "500": 500, "404": 404}
+
+
+async def test_no_error_makes_a_hot_loop(rig: Rig, proxy: Proxy) -> None:
+    """Five ModelReplicas, each with an error of its own to all its writes, while their pods and nodes change all the
+    time; then watches that end at once."""
+    node = await rig.node(1)
+    proxy.faults = [Fault("PATCH|PUT|POST", f"/m{code}([/?]|$)", status) for code, status in STORMS.items()]
+    names = [f"m{code}" for code in STORMS]
+    for name in names:
+        await create(rig, name)
+
+    def calls(name: str, since: float = 0.0) -> list[Seen]:
+        return [s for s in proxy.since(since) if f"/{name}/" in f"{s.path}/"]
+
+    async def stormed() -> bool:
+        spared = [n for n in names if not any(s.status == STORMS[n[1:]] for s in calls(n))]
+        assert not spared, (spared, proxy.tally(0))
+        return True
+
+    await eventually("each has met its storm", stormed, 30)
+    began = time.monotonic()
+    while time.monotonic() - began < STORM_S:  # Each label marks every ModelReplica dirty.
+        label = {"nvidia.com/gpu.clique": f"rack{int(10 * time.monotonic()) % 7}"}
+        await rig.merge(f"/api/v1/nodes/{node.node}", {"metadata": {"labels": label}})
+        await asyncio.sleep(0.05)
+    for name in names:
+        many = len(calls(name, began))
+        assert many <= 2 * STORM_S, f"{name}: {many} calls in {STORM_S} s: {proxy.tally(began)}"
+    proxy.faults = []
+
+    async def told() -> bool:
+        reasons = {name: (await rig.condition(name, "Ready")).get("reason") for name in names}
+        assert not {None, "FirstSeen"} & set(reasons.values()), reasons
+        return True
+
+    await eventually("all are told of once the storm is over", told, 40)
+
+
+async def test_watches_that_end_at_once_are_no_hot_loop(rig: Rig, proxy: Proxy) -> None:
+    proxy.faults = [Fault("GET", "watch=true", 410)]
+    proxy.cut()
+    began = time.monotonic()
+    await asyncio.sleep(STORM_S)
+    watched = [s for s in proxy.since(began) if s.call.verb in ("list", "watch")]
+    assert watched, "no watch was refused"
+    assert len(watched) <= 5 * 2 * 6, proxy.tally(began)
+    proxy.faults = []
+    await create(rig, "after")
+    await eventually("the watches work again", lambda: rig.deployment("after"), 40)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.timeout(300)
+async def test_a_hundred_with_four_hundred_pods_cost_nothing_when_nothing_changes(rig: Rig, proxy: Proxy) -> None:
+    nodes = [await rig.node(number) for number in range(1, 11)]
+    names = [f"m{number}" for number in range(100)]
+
+    async def one(number: int) -> None:
+        async with slots:
+            await create(rig, names[number], replicas=4)
+            await eventually("its Deployment", lambda: rig.deployment(names[number]), 60)
+            for place in range(4):
+                pod = await rig.pod(names[number], nodes[(number + place) % len(nodes)])
+                await rig.set_ready(pod)
+
+    slots = asyncio.Semaphore(8)
+    await asyncio.gather(*(one(number) for number in range(len(names))))
+
+    async def all_ready() -> bool:
+        items = (await rig.call("GET", rig.path("")))["items"]
+        ready = [i for i in items if (i.get("status") or {}).get("readyReplicas") == 4]
+        assert len(ready) == 100, f"{len(ready)} of {len(items)} are ready"
+        return True
+
+    await eventually("all hundred are ready", all_ready, 120)
+    await _calm(proxy)
+    before = resident_bytes(rig.operator.pid)
+    began = time.monotonic()
+    for turn in range(10):  # Each makes the operator look at all of them again.
+        label = {"nvidia.com/gpu.clique": f"rack{turn % 2}"} if turn < 9 else {"nvidia.com/gpu.clique": None}
+        await rig.merge(f"/api/v1/nodes/{nodes[-1].node}", {"metadata": {"labels": label}})
+        await asyncio.sleep(0.5)
+    await _calm(proxy)
+    grown = resident_bytes(rig.operator.pid) - before
+    assert grown < 8 << 20, f"{grown >> 20} MiB more after ten looks at everything"
+    quiet = time.monotonic()
+    await asyncio.sleep(QUIET_S)
+    said = [s for s in proxy.since(quiet) if not {s.call.verb, f"{s.call.verb} {s.call.resource}"} & ALWAYS]
+    assert not said, proxy.tally(quiet)
+    assert resident_bytes(rig.operator.pid) - before < 8 << 20
+    assert began < quiet
+
+
+async def _calm(proxy: Proxy) -> None:
+    """Until nothing was written for two seconds."""
+
+    async def quiet() -> bool:
+        recent = proxy.since(time.monotonic() - 2)
+        return not [s for s in recent if s.call.verb in ("patch", "create")]
+
+    await eventually("the writes come to rest", quiet, 60)
