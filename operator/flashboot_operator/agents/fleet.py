@@ -235,15 +235,17 @@ class Fleet:
                 log.error("the loop of an agent broke, starting it again", exc_info=error, extra={"node": agent.node})
                 await asyncio.sleep(1)
 
-    def _on_heard(self, agent: NodeAgent, keys: set[Key]) -> None:
+    def _on_heard(self, agent: NodeAgent, about: set[Key] | None, before: set[Key]) -> None:
+        """`about`: whom the word concerns; None: all that the node holds, held `before` or is to hold."""
         self._sequence += 1
         if agent.gate_is_new:
             agent.gate_is_new = False
             self._heard_at[agent.node] = self._sequence
-        concerned = {
-            key for table in (self._wanted, self._probes) for key, wanted in table.items() if agent.node in wanted
-        }
-        for key in keys | concerned:
+        if about is None:
+            tables = (self._wanted, self._probes)
+            wanted = {key for table in tables for key, nodes in table.items() if agent.node in nodes}
+            about = agent.concerns() | before | wanted
+        for key in about:
             self._on_change(key)
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol
 from flashboot_agent.wire.control import Desired, Observed, Probe, WantedArena
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
+from flashboot_operator.agents.news import concerned, news
 from flashboot_operator.agents.skew import Skew
 from flashboot_operator.core.facts import Key, Restart
 from flashboot_operator.core.fanout.pace import Sample, keep
@@ -68,7 +69,7 @@ class NodeAgent:
         voice: Voice,
         ttl_s: int,
         wanted: Callable[[str], Wanted | None],
-        heard: Callable[[NodeAgent, set[Key]], None],
+        heard: Callable[[NodeAgent, set[Key] | None, set[Key]], None],
         told: Callable[[Desired], None] = lambda _: None,
         signing: Signing | None = None,
     ) -> None:
@@ -122,7 +123,7 @@ class NodeAgent:
 
     def concerns(self) -> set[Key]:
         """ModelReplicas that the node holds something of."""
-        return _concerned(self.observed)
+        return concerned(self.observed)
 
     def move(self, ip: str) -> None:
         """Its pod has another address now, or (empty) there is none. Its last word still counts for a while."""
@@ -172,7 +173,7 @@ class NodeAgent:
         self.gate = None
         if self._flags != (self.fresh, self.trusted):
             self._flags = (self.fresh, self.trusted)
-            self._heard(self, self.concerns())
+            self._heard(self, None, set())
 
     def _take(self, seen: Observed) -> None:
         before, self.observed = self.observed, seen
@@ -198,7 +199,8 @@ class NodeAgent:
             self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()
         if back or before is None or (before.instance, before.counter) != (seen.instance, seen.counter):
-            self._heard(self, self.concerns() | _concerned(before))
+            about = None if back or before is None or self.gate_is_new else news(before, seen)
+            self._heard(self, about, concerned(before))
         self.first_word.set()
         if self.put is not None and (seen.epoch, seen.revision) != (self.put.epoch, self.put.revision):
             self.changed.set()
@@ -255,10 +257,3 @@ class NodeAgent:
 
 def _sealed(seen: Observed) -> frozenset[str]:
     return frozenset(arena.arena for arena in seen.arenas if arena.state == "sealed")
-
-
-def _concerned(seen: Observed | None) -> set[Key]:
-    if seen is None:
-        return set()
-    arenas = {(a.namespace, a.model_replica) for a in seen.arenas}
-    return arenas | {(p.namespace, p.model_replica) for p in seen.pods if p.model_replica}
