@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -183,9 +184,18 @@ def test_it_stays_stalled_until_something_moves() -> None:
     assert not condition(again, "Stalled")
 
 
-def test_another_spec_starts_the_clock_anew() -> None:
-    before, now = stuck(), START + LIMIT * 3
-    again = look(next_owner(), at(rolling(1), now), before, generation=3)
+def test_a_replica_that_becomes_ready_gives_the_next_one_the_whole_time() -> None:
+    first = look(next_owner(), at(rolling(1), START))
+    moved = rolling(1, ready_at=START + LIMIT - timedelta(seconds=10))
+    later = look(next_owner(), at(moved, START + LIMIT + timedelta(seconds=2)), first)
+    assert condition(later, "Reconciling")
+    assert not condition(later, "Stalled")
+
+
+@pytest.mark.parametrize("before", [stuck, lambda: look(next_owner(), at(rolling(1), START))])
+def test_another_spec_starts_the_clock_anew(before: Callable[[], Status]) -> None:
+    now = START + LIMIT * 3
+    again = look(next_owner(), at(rolling(1), now), before(), generation=3)
     assert condition(again, "Reconciling")["lastTransitionTime"] == "2026-03-01T12:41:00Z"
     assert not condition(again, "Stalled")
 
