@@ -17,6 +17,7 @@ from typing import Any
 from bench.kit.say import say
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.core.facts import Agent, Key, Node, Pod, World
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.replica import plan_replica
@@ -124,8 +125,8 @@ class Operator:
         world = World(**facts, now=datetime.now(UTC), missing_agents=silent)
         self._plans = plan_replica(self._owner, world, self._memory)
         self._memory = Memory(
-            {p.arena: p.source.node for p in self._plans if p.source},
+            {p.arena: tuple(each.node for each in p.sources.values()) for p in self._plans if p.sources},
             {p.arena: p.seed.uid for p in self._plans if p.seed},
             {p.arena: p.slow for p in self._plans if p.slow},
         )
-        self._fleet.want(self._key, wanted_of(self._plans), sequence)
+        self._fleet.want(self._key, Wish(wanted_of(self._plans)), sequence)

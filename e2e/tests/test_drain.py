@@ -94,3 +94,20 @@ def test_an_agent_that_comes_back_holds_what_it_held(mrep: Mrep) -> None:
     mrep.wait_ready(3, 30)
     assert all(restarts(pod) == 0 for pod in mrep.pods())
     assert told(mrep).count("SeedSealed") == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_scale_down_leaves_the_source(mrep: Mrep) -> None:
+    node = source(mrep)
+    name = mrep.pod_on(node)["metadata"]["name"]
+    cost = "controller.kubernetes.io/pod-deletion-cost"
+
+    def costs() -> None:
+        annotations = mrep.pod_on(node)["metadata"].get("annotations", {})
+        if annotations.get(cost) != "100":
+            raise NotYet(f"the annotations of {name} are {annotations}")
+
+    eventually(costs, f"the cost of {name} to be told", 15)
+    mrep.scale(1)
+    mrep.wait_ready(1, 30)
+    assert [pod["metadata"]["name"] for pod in mrep.pods()] == [name]

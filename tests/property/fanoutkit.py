@@ -45,6 +45,8 @@ def any_facts(draw: st.DrawFn, *, fresh: bool = False) -> Facts:
         domains={name: draw(st.sampled_from(["a", "b"])) for name in NAMES},
         policy=draw(st.sampled_from(["RequireSame", "PreferSame", "Any"])),
         lanes_per_root=draw(st.none() | st.integers(1, 2)),
+        serving=draw(st.frozensets(st.sampled_from(roots))),
+        avoid=draw(st.frozensets(st.sampled_from(roots))),
     )
 
 

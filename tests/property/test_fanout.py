@@ -150,6 +150,22 @@ def test_the_source_is_spared_when_another_can_feed(facts: Facts) -> None:
         assert sum(1 for p in edges.values() if p == facts.sources[0]) <= 1
 
 
+@given(any_facts(fresh=True))
+def test_a_node_to_avoid_feeds_nobody_while_a_sealed_one_is_free(facts: Facts) -> None:
+    facts = replace(facts, policy="Any", lanes_per_root=None)
+    for edges in plan(facts):
+        free = set(facts.roots) - facts.avoid - set(edges.values())
+        assert not free or not facts.avoid & set(edges.values())
+
+
+@given(any_facts(fresh=True))
+def test_who_serves_feeds_nobody_while_an_idle_one_is_free(facts: Facts) -> None:
+    facts = replace(facts, policy="Any", lanes_per_root=None, avoid=frozenset())
+    for edges in plan(facts):
+        free = set(facts.roots) - facts.serving - set(edges.values())
+        assert not free or not facts.serving & set(edges.values())
+
+
 @given(any_facts(), st.randoms(use_true_random=False))
 def test_any_mixture_of_fallbacks_is_a_forest(facts: Facts, random: Any) -> None:
     """However many children leave their parents at once, no circle comes about."""

@@ -18,8 +18,9 @@ from flashboot_operator.core import contest
 from flashboot_operator.core.claims import divide
 from flashboot_operator.core.contest import Contest, Hand, hands_of
 from flashboot_operator.core.events import notes_of
-from flashboot_operator.core.facts import Node, Pod, Trouble, World, node_of, pod_of
+from flashboot_operator.core.facts import Node, Pod, Trouble, World
 from flashboot_operator.core.note import Note
+from flashboot_operator.core.parsing import node_of, pod_of
 from flashboot_operator.core.plan import Memory, Owner
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.status import compute_status

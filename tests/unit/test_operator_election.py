@@ -9,7 +9,8 @@ from flashboot_agent.wire.control import ObservedImage, ObservedLane, ObservedPo
 from flashboot_operator.core.domains import domains_of
 from flashboot_operator.core.election import Sealed, elect_source, elect_sources
 from flashboot_operator.core.events import notes_of
-from flashboot_operator.core.facts import Agent, Node, Pod, Restart, Trouble, World, believed, node_of
+from flashboot_operator.core.facts import Agent, Node, Pod, Restart, Trouble, World, believed
+from flashboot_operator.core.parsing import node_of
 from flashboot_operator.core.plan import ArenaPlan, Memory
 from flashboot_operator.core.progress import line_of
 from flashboot_operator.core.quarantine import probes_of

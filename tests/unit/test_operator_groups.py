@@ -13,9 +13,10 @@ from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.control import ObservedArena, Place
 from flashboot_operator.core.budget import budget
 from flashboot_operator.core.expected import expected_identity
-from flashboot_operator.core.facts import Pod, pod_of
+from flashboot_operator.core.facts import Pod
 from flashboot_operator.core.groupset import ordinal_of, service, stateful_set, template_digest
 from flashboot_operator.core.membership import Membership, membership_of, selector_of
+from flashboot_operator.core.parsing import pod_of
 from flashboot_operator.core.plan import Memory, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash

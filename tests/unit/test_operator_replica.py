@@ -75,7 +75,7 @@ def test_a_sealed_arena_is_held_and_feeds_a_chain() -> None:
 def test_only_one_sealed_arena_is_held_and_only_while_replicas_are_wanted() -> None:
     agents = [agent("n1", arenas=[arena()]), agent("n2", arenas=[arena()])]
     assert roles(wanted(owner(), world([], agents))) == {"n1": "hold"}
-    assert roles(wanted(owner(), world([], agents), Memory(sources={ARENA: ["n2"]}))) == {"n2": "hold"}, (
+    assert roles(wanted(owner(), world([], agents), Memory(sources={ARENA: ("n2",)}))) == {"n2": "hold"}, (
         "the present one stays"
     )
     assert wanted(owner(replicas=0), world([], agents)) == {}
@@ -111,13 +111,13 @@ def test_a_silent_source_does_not_make_anybody_seed() -> None:
 
 def test_a_silent_source_gives_way_to_one_that_answers() -> None:
     agents = [agent("n1", arenas=[arena()], fresh=False, silent_s=8), agent("n2", arenas=[arena()])]
-    assert roles(wanted(owner(), world([], agents), Memory(sources={ARENA: ["n1"]}))) == {"n2": "hold"}
+    assert roles(wanted(owner(), world([], agents), Memory(sources={ARENA: ("n1",)}))) == {"n2": "hold"}
 
 
 def test_a_cordoned_source_gives_way() -> None:
     agents = [agent("n1", arenas=[arena()]), agent("n2", arenas=[arena()])]
     nodes = {"n1": Node("n1", cordoned=True), "n2": Node("n2")}
-    assert roles(wanted(owner(), world([], agents, nodes=nodes), Memory(sources={ARENA: ["n1"]}))) == {"n2": "hold"}
+    assert roles(wanted(owner(), world([], agents, nodes=nodes), Memory(sources={ARENA: ("n1",)}))) == {"n2": "hold"}
 
 
 def test_a_live_parent_is_kept_though_another_would_be_chosen_now() -> None:

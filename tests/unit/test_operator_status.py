@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from flashboot_agent.wire.control import Problem
 from flashboot_operator.core.events import SEALED, notes_of
-from flashboot_operator.core.facts import IMAGE_STEP, Trouble, World, pod_of
+from flashboot_operator.core.facts import Trouble, World
+from flashboot_operator.core.parsing import IMAGE_STEP, pod_of
 from flashboot_operator.core.plan import Memory, Owner
 from flashboot_operator.core.reasons import ConditionReason, EventReason, NoSourceReason, Wrong
 from flashboot_operator.core.replica import plan_replica

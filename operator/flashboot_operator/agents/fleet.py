@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
-from flashboot_agent.wire.control import Desired, Probe, WantedArena
+from flashboot_agent.wire.control import Desired, WantedArena
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.enrol import Signing
-from flashboot_operator.agents.node import NodeAgent, Wanted
+from flashboot_operator.agents.node import NodeAgent
+from flashboot_operator.agents.wishes import Wanted, Wish, Wishes
 from flashboot_operator.core.facts import Agent, Key
-from flashboot_operator.core.quarantine import merged
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Epoch(Protocol):
@@ -48,8 +46,7 @@ class Fleet:
         self._on_change = on_change
         self._agents: dict[str, NodeAgent] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._wanted: dict[Key, Mapping[str, Sequence[WantedArena]]] = {}
-        self._probes: dict[Key, Mapping[str, Sequence[Probe]]] = {}
+        self._wishes = Wishes()
         self._looked_at: dict[Key, int] = {}
         self._heard_at: dict[str, int] = {}
         self._missing_since: dict[str, float] = {}
@@ -129,28 +126,19 @@ class Fleet:
 
     # What is wanted
 
-    def want(
-        self,
-        key: Key,
-        wanted: Mapping[str, Sequence[WantedArena]],
-        sequence: int,
-        probes: Mapping[str, Sequence[Probe]] | None = None,
-    ) -> None:
-        """The whole of what one ModelReplica wants, node by node, decided with what was heard up to `sequence`."""
-        before, probed = self._wanted.get(key, {}), self._probes.get(key, {})
-        tries = probes or {}
-        _set(self._wanted, key, wanted)
-        _set(self._probes, key, tries)
+    def want(self, key: Key, wish: Wish, sequence: int) -> None:
+        """The whole of what one ModelReplica wants, decided with what was heard up to `sequence`."""
+        before = self._wishes.get(key)
+        self._wishes.put(key, wish)
         self._looked_at[key] = sequence
         self._look.set()
         for node, agent in self._agents.items():
-            changed = before.get(node) != wanted.get(node) or probed.get(node) != tries.get(node)
-            if changed or (agent.gate and key in agent.gate):
+            if wish.differs(before, node) or (agent.gate and key in agent.gate):
                 agent.changed.set()
 
     def looked(self, key: Key, sequence: int) -> None:
         """It could not be decided anew; what was wanted stays."""
-        self.want(key, self._wanted.get(key, {}), sequence, self._probes.get(key))
+        self.want(key, self._wishes.get(key), sequence)
 
     async def all_heard(self, deadline_s: float) -> None:
         """Wait for the first word of every agent that has an address, not longer than the deadline."""
@@ -188,8 +176,7 @@ class Fleet:
         if any(self._looked_at.get(key, -1) < heard for key in agent.gate):
             return None
         agent.gate = set()
-        mine = [arena for wanted in self._wanted.values() for arena in wanted.get(node, ())]
-        return Wanted(sorted(mine, key=lambda a: a.arena), merged(list(self._probes.values()), node))
+        return self._wishes.of(node)
 
     # Who is there
 
@@ -242,9 +229,7 @@ class Fleet:
             agent.gate_is_new = False
             self._heard_at[agent.node] = self._sequence
         if about is None:
-            tables = (self._wanted, self._probes)
-            wanted = {key for table in tables for key, nodes in table.items() if agent.node in nodes}
-            about = agent.concerns() | before | wanted
+            about = agent.concerns() | before | self._wishes.whose(agent.node)
         for key in about:
             self._on_change(key)
 
@@ -254,13 +239,6 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
-
-
-def _set(table: dict[Key, Mapping[str, Sequence[T]]], key: Key, value: Mapping[str, Sequence[T]]) -> None:
-    if value:
-        table[key] = value
-    else:
-        table.pop(key, None)
 
 
 def _parents(wanted: WantedArena) -> tuple[str | None, ...]:

@@ -39,7 +39,8 @@ def news(before: Observed, seen: Observed) -> set[Key] | None:
 def _whole(seen: Observed) -> Hashable:
     """What a decision about any of its arenas may look at. When a probe was, nobody asks."""
     probes = tuple((p.arena, p.node, p.failures, p.failing_since, p.recovered_at, p.problem) for p in seen.probes)
-    return seen.instance, seen.version, seen.chunk_address, seen.link_bytes_per_second, probes
+    images = tuple((image.arena, image.digest) for image in seen.images)
+    return seen.instance, seen.version, seen.chunk_address, seen.link_bytes_per_second, probes, images
 
 
 def _different(one: tuple[object, Key] | None, other: tuple[object, Key] | None) -> Iterable[Key]:

@@ -12,15 +12,15 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-from flashboot_agent.wire.control import Desired, Observed, Probe, WantedArena
+from flashboot_agent.wire.control import Desired, Observed
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
 from flashboot_operator.agents.news import concerned, news
 from flashboot_operator.agents.skew import Skew
-from flashboot_operator.core.facts import Key, Restart
+from flashboot_operator.agents.wishes import Wanted
+from flashboot_operator.core.facts import Key, Restart, restart_of
 from flashboot_operator.core.fanout.pace import Sample, keep
 from flashboot_operator.core.targets import sample_of
 
@@ -47,14 +47,6 @@ class Voice(Protocol):
     async def raise_above(self, epoch: int) -> None:
         """An agent has seen this epoch."""
         ...
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """All that a node shall be told."""
-
-    arenas: list[WantedArena]
-    probes: list[Probe]
 
 
 class NodeAgent:
@@ -192,9 +184,8 @@ class NodeAgent:
             a.arena: keep(same.get(a.arena, ()), sample_of(a, now)) for a in seen.arenas if a.state == "filling"
         }
         if before is not None and before.instance != seen.instance:
-            was, is_ = _sealed(before), _sealed(seen)
-            self.restart = Restart(seen.instance, was & is_, was - is_)
-            log.info("agent restarted", extra={"node": self.node, "kept": len(was & is_), "lost": len(was - is_)})
+            self.restart = restart = restart_of(before, seen)
+            log.info("agent restarted", extra={"node": self.node, "kept": len(restart.kept), "lost": len(restart.lost)})
         if back or self.gate is None or before is None or before.instance != seen.instance:
             self.gate, self.gate_is_new = self.concerns(), True
             self.changed.set()
@@ -253,7 +244,3 @@ class NodeAgent:
         if isinstance(error, AgentRefused) and error.problem.reason == "StaleEpoch":
             await self._voice.raise_above(error.problem.epoch or self._voice.epoch)
         await asyncio.sleep(min(5.0, 0.05 * 2 ** min(failures, 8)) * random.uniform(0.7, 1.0))
-
-
-def _sealed(seen: Observed) -> frozenset[str]:
-    return frozenset(arena.arena for arena in seen.arenas if arena.state == "sealed")

@@ -93,6 +93,8 @@ class RankPlan(Document):
     expected_identity: str
     source: str | None
     source_reason: str | None
+    sources: dict[str, str] = {}
+    """Domain → the node that feeds it."""
     seed_pod: str | None
     parents: dict[str, str]
     """Of lane 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flashboot_agent.wire.control import ObservedArena, Place, WantedArena
@@ -19,7 +19,7 @@ class Memory:
     """arena → present source nodes, home first; arena → UID of the present seed pod; arena → who is slow
     (fanout/pace.py)."""
 
-    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
     slow: Mapping[str, Slow] = field(default_factory=dict)
     learned: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ of it follows from what the agents report: an operator that has just started kno
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 from flashboot_agent.wire.control import ObservedProbe, Peer, Probe
@@ -51,11 +51,6 @@ def probes_of(world: World, plans: Sequence[ArenaPlan]) -> dict[str, list[Probe]
                 after = 0 if node in suspects | accused else FIRST_AFTER_S
                 found.setdefault(prober, []).append(Probe(arena=plan.arena, peer=peer, first_after_seconds=after))
     return found
-
-
-def merged(parts: Sequence[Mapping[str, Sequence[Probe]]], node: str) -> list[Probe]:
-    """All that a node shall try, in an order that does not depend on that of the parts."""
-    return sorted((p for part in parts for p in part.get(node, ())), key=lambda p: (p.arena, p.peer.node))
 
 
 def _prober(world: World, arena: str, node: str) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.api.base import API_VERSION, KIND
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core import contest
@@ -125,12 +126,12 @@ class Controller:
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
         self._memory[key] = Memory(
-            {p.arena: [each.node for each in p.sources.values()] for p in plans if p.sources},
+            {p.arena: tuple(each.node for each in p.sources.values()) for p in plans if p.sources},
             {p.arena: p.seed.uid for p in plans if p.seed},
             {p.arena: p.slow for p in plans if p.slow},
             kinds.learned,
         )
-        self.fleet.want(key, wanted_of(plans), sequence, probes_of(world, plans))
+        self.fleet.want(key, Wish(wanted_of(plans), probes_of(world, plans)), sequence)
         self._metrics.planned(self.plans[key][2] if key in self.plans else (), plans)
         self.plans[key] = (owner, world, plans)
         self.told.decided((pod.uid for plan in plans for pod in plan.pods), began)
@@ -157,7 +158,7 @@ class Controller:
             self.queue.mark(key, after_s=(until - world.now).total_seconds())
 
     def _forget(self, key: Key, sequence: int) -> None:
-        self.fleet.want(key, {}, sequence)
+        self.fleet.want(key, Wish(), sequence)
         for table in (self.plans, self._memory, self._written, self._contests):
             table.pop(key, None)
         self._workloads.forget(key)
@@ -200,12 +201,12 @@ class Controller:
 
     def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
         """After a restart: what was learned, and the sources that the status names, if they still can be ones."""
-        sources: dict[str, list[str]] = {}
+        sources: dict[str, tuple[str, ...]] = {}
         for domain in (obj.get("status") or {}).get("domains") or []:
             agent = world.agents.get(domain.get("sourceNode") or "")
             for arena in agent.observed.arenas if agent else []:
                 if arena.model_replica_uid == owner.uid and arena.state == "sealed":
-                    sources.setdefault(arena.arena, []).append(domain["sourceNode"])
+                    sources[arena.arena] = (*sources.get(arena.arena, ()), domain["sourceNode"])
                     log.info("source remembered", extra={"arena": arena.arena, "node": domain["sourceNode"]})
         learned = remembered(owner, world, (obj.get("status") or {}).get("identities") or [])
         return Memory(sources, learned=learned)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
-from flashboot_operator.core.facts import Key, Node, Pod, Raw, node_of, pod_of, volume_of
+from flashboot_operator.core.facts import Key, Node, Pod, Raw
+from flashboot_operator.core.parsing import node_of, pod_of, volume_of
 from flashboot_operator.kube.client import Kube, Object
 from flashboot_operator.kube.reflector import Reflector
 

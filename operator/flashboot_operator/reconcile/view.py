@@ -90,6 +90,7 @@ def _plan(plan: ArenaPlan, agents: Mapping[str, Agent]) -> RankPlan:
         expected_identity=plan.expected,
         source=plan.source.node if plan.source else None,
         source_reason=plan.source.reason if plan.source else None,
+        sources={domain: each.node for domain, each in plan.sources.items()},
         seed_pod=plan.seed.name if plan.seed else None,
         parents=dict(plan.lanes[0]) if plan.lanes else {},
         slow=sorted(plan.slow),

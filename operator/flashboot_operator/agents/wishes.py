@@ -1,0 +1,60 @@
+"""What all ModelReplicas together want of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flashboot_agent.wire.control import Probe, WantedArena
+from flashboot_operator.core.facts import Key
+
+Arenas = Mapping[str, Sequence[WantedArena]]
+Probes = Mapping[str, Sequence[Probe]]
+"""Both by node."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that one node shall be told, in an order that does not depend on that of the ModelReplicas."""
+
+    arenas: list[WantedArena]
+    probes: list[Probe]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Of one ModelReplica."""
+
+    arenas: Arenas = field(default_factory=dict)
+    probes: Probes = field(default_factory=dict)
+
+    def concerns(self, node: str) -> bool:
+        return node in self.arenas or node in self.probes
+
+    def differs(self, other: Wish, node: str) -> bool:
+        """For this node."""
+        mine, theirs = self.arenas.get(node), other.arenas.get(node)
+        return mine != theirs or self.probes.get(node) != other.probes.get(node)
+
+
+class Wishes:
+    def __init__(self) -> None:
+        self._of: dict[Key, Wish] = {}
+
+    def get(self, key: Key) -> Wish:
+        return self._of.get(key, Wish())
+
+    def put(self, key: Key, wish: Wish) -> None:
+        if wish == Wish():
+            self._of.pop(key, None)
+        else:
+            self._of[key] = wish
+
+    def whose(self, node: str) -> set[Key]:
+        """Who wants something of the node."""
+        return {key for key, wish in self._of.items() if wish.concerns(node)}
+
+    def of(self, node: str) -> Wanted:
+        arenas = (arena for wish in self._of.values() for arena in wish.arenas.get(node, ()))
+        probes = (probe for wish in self._of.values() for probe in wish.probes.get(node, ()))
+        return Wanted(sorted(arenas, key=lambda a: a.arena), sorted(probes, key=lambda p: (p.arena, p.peer.node)))
