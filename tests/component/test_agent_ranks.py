@@ -127,6 +127,23 @@ def test_a_rank_whose_memory_is_there_lets_the_others_measure_before_its_bytes_a
         source.unpublish(other)
 
 
+def test_ranks_wait_for_memory_in_other_pods_of_their_replica_and_say_where(nodes: tuple[Node, Node]) -> None:
+    node, _ = nodes
+    holder = node.publish()
+    node.want(want("seed", 0, seed_pod=holder, pods=[holder]))
+    with node.engine(holder, place=PLACES[0]) as engine:
+        engine.seed(DATA[0])
+    uid, late = node.publish(), "rank tp1 of pod m-0-1 on n2"
+    node.want(want("clone", 0, pods=[holder, uid], elsewhere={uid: [late]}))
+    with node.engine(uid, place=PLACES[0]) as waiting, node.engine(holder, place=PLACES[0]) as other:
+        assert other.attach()[1] == DATA[0], "only those of that replica wait"
+        said = coming(waiting)
+        assert not said.allocated
+        assert said.note == f"all bytes are here; no memory is reserved yet for {late}"
+        node.want(want("clone", 0, pods=[holder, uid]))
+        assert waiting.attach()[1] == DATA[0]
+
+
 def test_half_a_seed_is_dropped_when_its_engine_ends_and_a_whole_one_is_kept(nodes: tuple[Node, Node]) -> None:
     node, _ = nodes
     uid = to_seed(node)

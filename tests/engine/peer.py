@@ -163,7 +163,7 @@ class Peer:
             self._send(connection, self.hold)
             time.sleep(0.05)
         while self.late:
-            note = f"the memory of {', '.join(map(str, self.late))} of this pod is not reserved yet"
+            note = f"no memory is reserved yet for rank {', '.join(map(str, self.late))} of this pod"
             self._send(connection, wire.Coming(allocated=False, bytes=arena.nbytes, watermark=arena.nbytes, note=note))
             time.sleep(0.05)
         if arena.layout is None:

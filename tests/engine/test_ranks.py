@@ -61,7 +61,7 @@ def test_two_ranks_seed_and_attach_and_none_measures_memory_before_all_have_thei
     attached = Server(tmp_path / "bare", tmp_path, *wide, *flags(socket_path), plugin=plugin, ranks=2)
     servers.append(attached)
     peer.wait_for(wire.Hello, 2, seconds=300)
-    attached.wait_log("the memory of tp1 of this pod is not reserved yet", 2)
+    attached.wait_log("no memory is reserved yet for rank tp1 of this pod", 2)
     assert MEASURED not in attached.log.read_text(errors="replace"), "both ranks wait"
     peer.late = set()
     peer.wait_for(wire.Attached, 2, seconds=300)

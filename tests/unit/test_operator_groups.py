@@ -318,3 +318,45 @@ def test_arenas_stay_where_the_pods_of_a_restarting_group_were() -> None:
 
     assert told(["m-0", "m-1"]) == {"n00": "hold", "n01": "hold", "n10": "hold", "n11": "hold"}
     assert told(["m-0"]) == {"n00": "hold", "n01": "hold"}, "nobody comes back"
+
+
+# The memory-sampling rule
+
+
+def elsewhere(second: str, **size: int) -> dict[str, dict[str, list[str]]]:
+    """Node → what its pods wait for, of a group that clones; `second`: the state of its second rank's arena."""
+    expected = expected_identity(
+        spec(**TWO), template_hash=owner(**TWO).template_hash or "", gpu_product="cpu", architecture="amd64"
+    )
+
+    def held(state: str, tp: int, **more: Any) -> ObservedArena:
+        place = Place(tp=tp)
+        name = arena_id(owner(**TWO).uid, expected, place)
+        return arena(state, name=name, expected_identity=expected, place=place, **more)
+
+    source = agent("s", arenas=[held("sealed", 0), held("sealed", 1)])
+    first = agent("n0", pods=[seen("m-0-0")], arenas=[held("filling", 0)])
+    other = agent("n1", pods=[seen("m-0-1", tp1="published")], arenas=[held(second, 1, **size)] if second else [])
+    decided = plan_replica(owner(**TWO), world(PODS, [source, first, other]), Memory())
+    return {node: {k: v for w in wanted for k, v in w.elsewhere.items()} for node, wanted in wanted_of(decided).items()}
+
+
+def test_pods_are_told_which_ranks_of_their_replica_have_no_memory_elsewhere() -> None:
+    waits = {"s": {}, "n0": {uid("m-0-0"): ["rank tp1 of pod m-0-1 on n1"]}, "n1": {}}
+    assert elsewhere("") == waits
+    assert elsewhere("allocated", bytes=0) == waits, "its size is not known yet"
+    assert elsewhere("allocated") == elsewhere("sealed") == {"s": {}, "n0": {}, "n1": {}}
+
+
+def test_a_pod_that_is_not_there_yet_is_waited_for() -> None:
+    half = [PODS[0]]
+    expected = expected_identity(
+        spec(**TWO), template_hash=owner(**TWO).template_hash or "", gpu_product="cpu", architecture="amd64"
+    )
+    arenas = [
+        arena("sealed", name=arena_id(owner(**TWO).uid, expected, p), expected_identity=expected, place=p)
+        for p in (Place(tp=0), Place(tp=1))
+    ]
+    there = world(half, [agent("s", arenas=arenas), agent("n0", pods=[seen("m-0-0")])])
+    told = wanted_of(plan_replica(owner(**TWO), there, Memory()))
+    assert told["n0"][0].elsewhere == {uid("m-0-0"): ["rank tp1 of replica m-0, which has no pod on a node yet"]}

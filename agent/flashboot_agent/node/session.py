@@ -307,13 +307,15 @@ class Session:
         assert self._hello is not None
         self._node.pods.trouble(self._pod, self._hello.place, error.problem())
 
-    def _unallocated(self) -> list[Place]:
-        """The memory-sampling rule: other ranks of this pod whose memory is not reserved yet."""
+    def _unallocated(self) -> list[str]:
+        """The memory-sampling rule: other ranks of this replica whose memory is not reserved yet."""
         assert self._hello is not None
         held = {arena.name for arena in self._node.store.all()}
         here = {self._hello.place} | {place for each in self._node.sessions if (place := each._has_twin(self._pod))}
         others = {place: each for place, each in self._node.wanted_by(self._pod).items() if place not in here}
-        return rules.unallocated(self._pod.uid, others, held)
+        here_late = [f"rank {place} of this pod" for place in rules.unallocated(self._pod.uid, others, held)]
+        wanted = self._wanted()
+        return here_late + (wanted.elsewhere.get(self._pod.uid, []) if wanted is not None else [])
 
     def _has_twin(self, pod: Pod) -> Place | None:
         """Its place, when it is a rank of `pod` for which a sealed arena of exactly its identity is here, whatever the
@@ -348,8 +350,7 @@ class Session:
         taken = wanted is not None and any(each.asked == name for each in copies)
         answer, note = rules.answer(self._pod.uid, wanted, state, loads=loads, taken=taken)
         if answer == "ready" and not self._hello.attached and (late := self._unallocated()):
-            names = ", ".join(map(str, late))
-            answer, note = "coming", f"all bytes are here; the memory of {names} of this pod is not reserved yet"
+            answer, note = "coming", f"all bytes are here; no memory is reserved yet for {', '.join(late)}"
         return answer, note, wanted, arena
 
     async def _answer(self) -> None:

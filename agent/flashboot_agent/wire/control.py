@@ -125,6 +125,9 @@ class WantedArena(ArenaOwner):
     egress_bytes_per_second: Annotated[int | None, Field(ge=1 << 20)] = None
     """Most bytes a second that this node sends of this arena to all its children together; None: no cap."""
     pods: Annotated[list[Uid], Field(max_length=256)] = []
+    elsewhere: Annotated[dict[Uid, Annotated[list[Text], Field(max_length=8)]], Field(max_length=256)] = {}
+    """Of `pods`: which ranks of their replica, in pods on other nodes, have no memory yet, in words. While there are
+    any, no rank of such a pod may measure free memory (the memory-sampling rule)."""
     refused: Annotated[list[Uid], Field(max_length=256)] = []
     """Those of `pods` whose engine asked for another identity than this arena's, and that shall get nothing else."""
     eviction: Eviction = "never"

@@ -18,6 +18,7 @@ from flashboot_agent.wire.control import ObservedArena, Place
 from flashboot_operator.core.election import elect_sources, others_by_rank
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals
+from flashboot_operator.core.memory_rule import with_memory_elsewhere
 from flashboot_operator.core.orders import cloned, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
@@ -103,7 +104,7 @@ def _plan_set(
         for number, plan in enumerate(plans):
             plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], hints=hints)
             hints = hints or [each.node for each in elected.sources.values()]
-        return plans
+        return with_memory_elsewhere(owner, world, plans)
     candidates = group.pods
     if kinds.may_be_held(expected, group.product):
         # What is held may be just what an engine is about to ask for. Who never asks must not keep the others waiting.
