@@ -92,8 +92,8 @@ class Ask(WireModel):
 class Coming(WireModel):
     type: Literal["coming"] = "coming"
     allocated: bool
-    """The memory of the arenas of all ranks of this replica is reserved at full size, as far as agent and operator know,
-    but for those that are seeded (the memory-sampling rule waits for this)."""
+    """The memory of the arenas of all ranks of this replica is reserved at full size, as far as agent and operator
+    know, but for those that are seeded (the memory-sampling rule waits for this)."""
     bytes: int
     watermark: int
     note: str
