@@ -74,12 +74,11 @@ def test_plain_sglang_answers(story: Story) -> None:
         story.world.kubectl("delete", "pod", "plain", "-n", NAMESPACE, "--wait=true", "--ignore-not-found", seconds=60)
 
 
-def agree(story: Story, restarted: str = "") -> None:
+def agree(story: Story) -> None:
     """Every replica says what plain SGLang said. The first pod of a group speaks for it."""
     assert story.plain is not None
     assert story.mrep is not None
     for pod in story.mrep.pods():
-        assert restarts(pod) == (1 if pod["metadata"]["name"] == restarted else 0)
         if pod["metadata"]["labels"].get("apps.kubernetes.io/pod-index", "0") != "0":
             continue
         said = ask(story.world.api, NAMESPACE, pod["metadata"]["name"])
@@ -96,6 +95,7 @@ def test_one_pod_seeds_the_arenas_of_both_ranks(story: Story) -> None:
     assert len({arena.digest for arena in ranks.values()}) == 2, "each rank has bytes of its own"
     assert len({arena.identity for arena in ranks.values()}) == 2
     agree(story)
+    assert not any(map(restarts, story.mrep.pods()))
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -116,6 +116,7 @@ def test_two_more_replicas_clone_both_ranks_and_answer_alike(story: Story) -> No
     last = story.mrep.get()["status"]["lastClone"]
     assert (last["replicas"], last["bytes"]) == (2, sum(arena.bytes for arena in found[source].values()))
     agree(story)
+    assert not any(map(restarts, story.mrep.pods()))
 
 
 def over_two_pods() -> dict[str, Any]:
@@ -139,10 +140,10 @@ def pairs(story: Story) -> Iterator[Story]:
         yield story
 
 
-def uids(story: Story) -> dict[str, str]:
-    """Pod → UID."""
+def engines(story: Story) -> dict[str, tuple[str, int]]:
+    """Pod → UID, and how often its engine was started again."""
     assert story.mrep is not None
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in story.mrep.pods()}
+    return {pod["metadata"]["name"]: (pod["metadata"]["uid"], restarts(pod)) for pod in story.mrep.pods()}
 
 
 def sealed_at(story: Story) -> dict[tuple[str, str], object]:
@@ -181,19 +182,34 @@ def test_a_second_group_clones_and_answers_alike(pairs: Story) -> None:
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_group_that_loses_an_engine_restarts_as_a_whole_and_loads_nothing(pairs: Story) -> None:
     assert pairs.mrep is not None
-    before, sealed = uids(pairs), sealed_at(pairs)
+    before, sealed = engines(pairs), sealed_at(pairs)
     # All processes of the engine but the first, which then ends with an error; kubelet starts the container again.
     kill = "import os; me = {'1', str(os.getpid())}; "
     kill += "[os.kill(int(p), 9) for p in os.listdir('/proc') if p.isdigit() and p not in me]"
     pairs.world.kubectl("exec", "-n", NAMESPACE, "pairs-1-1", "-c", "engine", "--", "python", "-c", kill)
 
-    def restarted() -> None:
-        now = uids(pairs)
-        if now.get("pairs-1-0") in (None, before["pairs-1-0"]):
-            raise NotYet(f"pods are {sorted(now)}, pairs-1-0 is as before")
+    def anew() -> None:
+        now = engines(pairs)
+        same = [name for name in before if name.startswith("pairs-1-") and now.get(name, before[name]) == before[name]]
+        if same:
+            raise NotYet(f"{same} are as before")
 
-    eventually(restarted, "the other pod of the group to be made anew", 60, every=0.5)
+    eventually(anew, "both engines of the group to be others", 90, every=0.5)
     pairs.mrep.wait_ready(2, SECONDS)
-    assert {name for name, uid in uids(pairs).items() if uid == before[name]} == {"pairs-0-0", "pairs-0-1", "pairs-1-1"}
+    now = engines(pairs)
+    assert {name for name in now if now[name] == before[name]} == {"pairs-0-0", "pairs-0-1"}
+    assert now["pairs-1-1"] == (before["pairs-1-1"][0], 1), "its pod is the same"
     assert sealed_at(pairs) == sealed, "no byte has moved"
-    agree(pairs, restarted="pairs-1-1")
+    agree(pairs)
+
+
+def test_scaling_down_takes_a_whole_group(pairs: Story) -> None:
+    assert pairs.mrep is not None
+    pairs.mrep.scale(1)
+
+    def gone() -> None:
+        left = sorted(engines(pairs))
+        if left != ["pairs-0-0", "pairs-0-1"]:
+            raise NotYet(f"pods are {left}")
+
+    eventually(gone, "the group that feeds nobody to go", 60, every=0.5)

@@ -21,7 +21,7 @@ from flashboot_operator.core.plan import Memory, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.status import compute_status
-from flashboot_operator.core.together import all_met, loss_of, note_of, pause_s
+from flashboot_operator.core.together import Pauses, all_met, loss_of, note_of
 from flashboot_operator.core.workload import TemplateRefused
 from tests.unit.operatorkit import HASH, NOW, TEMPLATE, agent, arena, owner, pod, seen, spec, uid, world
 
@@ -210,8 +210,18 @@ def test_one_loss_is_one_restart() -> None:
 
 
 def test_pauses_grow_and_end() -> None:
-    assert [pause_s(n) for n in (0, 1, 2, 3)] == [0, 5, 10, 20]
-    assert pause_s(100) == 300
+    pauses, now, waits = Pauses(), 0.0, []
+    assert pauses.over("g", now)
+    for _ in range(9):
+        began = now
+        while not pauses.over("g", now):
+            now += 1
+        waits.append(now - began)
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert pauses.over("other", now)
+    assert not pauses.over("g", now + 299)
+    assert pauses.over("g", now + 600), "it held for long"
+    assert pauses.over("g", now + 605), "and begins with the shortest pause"
 
 
 # How they count

@@ -66,6 +66,20 @@ def loss_of(note: str, pods: Sequence[Pod]) -> Loss | None:
     return Loss(", ".join(words), tuple(sorted(rest, key=lambda pod: pod.name)))
 
 
-def pause_s(restarts: int) -> float:
-    """Seconds that lie between the last restart of a group and the next one, after `restarts` in a row."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(restarts - 1, 16)) if restarts else 0.0
+class Pauses:
+    """Between two restarts of one group: 5 s, doubled with each in a row up to 5 min; anew with a new operator."""
+
+    def __init__(self) -> None:
+        self._restarts: dict[str, tuple[int, float]] = {}
+        """Group → how often in a row, and when last."""
+
+    def over(self, group: str, now: float) -> bool:
+        """Whether the group may be restarted now, which then counts. `now`: monotonic seconds."""
+        count, last = self._restarts.get(group, (0, now - FORGIVEN_S))
+        if now - last >= FORGIVEN_S:
+            count = 0
+        elif now - last < min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16)):
+            return False
+        self._restarts = {key: each for key, each in self._restarts.items() if now - each[1] < FORGIVEN_S}
+        self._restarts[group] = (count + 1, now)
+        return True

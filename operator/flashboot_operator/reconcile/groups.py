@@ -22,7 +22,7 @@ from flashboot_operator.core.groupset import (
 )
 from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
-from flashboot_operator.core.together import ANNOTATION_TOGETHER, FORGIVEN_S, all_met, loss_of, note_of, pause_s
+from flashboot_operator.core.together import ANNOTATION_TOGETHER, Pauses, all_met, loss_of, note_of
 from flashboot_operator.core.turnover import Group, next_step
 from flashboot_operator.kube.client import Conflict, Kube, NotFound, Object
 from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of, path_of
@@ -38,8 +38,7 @@ class Groups:
     def __init__(self, kube: Kube, applier: Applier) -> None:
         self._kube = kube
         self._applier = applier
-        self._restarts: dict[str, tuple[int, float]] = {}
-        """UID of a StatefulSet → how often in a row its group was restarted, and when last (monotonic)."""
+        self._pauses = Pauses()
         self._known: dict[Key, set[str]] = {}
 
     def forget(self, key: Key) -> None:
@@ -98,12 +97,8 @@ class Groups:
                 change = {"uid": _uid(set_), "annotations": {ANNOTATION_TOGETHER: note_of(there)}}
                 await self._kube.merge(path_of("StatefulSet", owner.namespace, name), {"metadata": change})
             return []
-        count, last = self._restarts.get(_uid(set_), (0, 0.0))
-        since = time.monotonic() - last
-        count = 0 if since > FORGIVEN_S else count
-        if since < pause_s(count):
+        if not self._pauses.over(_uid(set_), time.monotonic()):
             return []
-        self._restarts[_uid(set_)] = (count + 1, time.monotonic())
         for pod in loss.rest:
             await self._delete_pod(pod)
         names = ", ".join(pod.name for pod in loss.rest)
