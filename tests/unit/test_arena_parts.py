@@ -36,6 +36,23 @@ def test_memory_goes_once_and_only_when_nobody_uses_it() -> None:
     assert given_up == [True]
 
 
+def test_who_is_shut_lets_nobody_in_and_a_child_that_reads_forbids_it() -> None:
+    """An eviction must not take the memory from under a child, nor let one in after it looked."""
+    given_up: list[bool] = []
+    leases = Leases("arena-1", lambda: given_up.append(True))
+    leases.enter("b")
+    assert not leases.shut()
+    leases.enter("c")
+    leases.leave("b")
+    leases.leave("c")
+    assert leases.shut()
+    assert given_up == [], "giving up may take a while; it is left to the revocation"
+    with pytest.raises(UnknownArena, match="arena-1 was dropped"):
+        leases.enter("d")
+    assert leases.revoke(0)
+    assert given_up == [True]
+
+
 def test_a_revocation_waits_for_the_last_user() -> None:
     leases = Leases("arena-1", lambda: None)
     pinned, let_go = threading.Event(), threading.Event()

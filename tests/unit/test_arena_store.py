@@ -106,6 +106,24 @@ def test_leases_can_be_looked_at_while_the_holder_takes_its_time(store: ArenaSto
     assert not stuck
 
 
+def test_what_is_evicted_is_gone_at_once_and_its_last_use_is_known(store: ArenaStore, holder: SlowHolder) -> None:
+    arena = sealed(store)
+    assert arena.used_at == arena.record.sealed_at
+    arena.note_use(used=True)
+    arena.note_use(used=False)
+    assert arena.record.used_at is not None
+    assert arena.used_at == arena.record.used_at
+    arena.lease("child")
+    assert store.forget_unread(arena.name) is None
+    assert store.get(arena.name) is arena
+    arena.release("child")
+    assert store.forget_unread(arena.name) is arena
+    assert store.get(arena.name) is None
+    assert store.forget_unread(arena.name) is None
+    holder.let.set()
+    store.free(arena, "its memory is needed")
+
+
 def test_a_name_that_is_still_being_freed_is_this_nodes_own_trouble(
     store: ArenaStore, holder: SlowHolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

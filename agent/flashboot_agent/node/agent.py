@@ -178,7 +178,7 @@ class Agent:
             held = rules.Held(
                 arena.state, name in attached, name in users, arena.leases.read, name in loading, name in halves
             )
-            arena.note_use(name in users or bool(arena.leases.children()))
+            arena.note_use(used=name in users or bool(arena.leases.children()))
             if not rules.keeps(arena.name, held, node.desired.current, fresh=node.desired.fresh):
                 self._drop(arena.name, held.state, "no published pod uses it and no fresh desired state lists it")
             wanted = rules.find(arena.name, node.desired.current)

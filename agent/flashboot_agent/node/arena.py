@@ -161,7 +161,7 @@ class Arena:
         """When it was last of use to a pod or a child, as far as that is over."""
         return self._record.used_at or self._record.sealed_at or self._record.created_at
 
-    def note_use(self, used: bool) -> None:
+    def note_use(self, *, used: bool) -> None:
         """Whether a pod or a child uses it now; in the record, once that ends, so that a restart changes no order."""
         if self._in_use and not used and self.state == "sealed":
             with suppress(UnknownArena), self.pinned():

@@ -71,7 +71,7 @@ class Picture:
     """Who else changes the number of replicas."""
     going: bool = False
     unused: str = ""
-    """What becomes of the weights while nobody wants a replica (told.py)."""
+    """What becomes of the weights while nobody wants a replica (copies.py)."""
     lost: Lost | None = None
 
     @property

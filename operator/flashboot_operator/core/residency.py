@@ -5,7 +5,7 @@ Copies are never made for their own sake: one is what a replica leaves on its no
 theirs count first, and idle ones fill up to `hostCopies`. When the last pod has gone, that many stay for
 `hostTTLSeconds`; since when there is no pod is in the object's status, so that a new operator goes on counting. Pure:
 the same facts give the same nodes, so that nothing has to be remembered of the choice either. What is told of it is in
-told.py.
+copies.py.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _during(kept: Copies, wanted: int, *, had: bool) -> Told:
     if not kept.copies and had:
         text = (
             f"none is left of the copies that spec.residency keeps until {kept.until}: their nodes or agents have "
-            "gone, or pods needed the memory (see Events); the next replica loads the checkpoint"
+            "gone, or pods needed the memory (see Events); the next replica starts from an image or the checkpoint"
         )
         return Told(text, Lost("CopiesLost", text))
     if not kept.copies:
