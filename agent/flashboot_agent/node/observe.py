@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 from flashboot_agent._native import BYTES_IN, BYTES_OUT, REFETCHED
 from flashboot_agent.memory.probe import HostFacts, probe, report
@@ -14,8 +16,29 @@ from flashboot_agent.node.state import NodeState
 from flashboot_agent.version import own_version
 from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedImage, ObservedLane
 
+FACTS_SECONDS: Final = 1.0
 
-def observed(node: NodeState, facts: Callable[[], HostFacts] = probe) -> Observed:
+
+class Recent:
+    """The host's facts, at most FACTS_SECONDS old: reading them costs as much as the rest of what the operator is told
+    four times a second while bytes flow."""
+
+    def __init__(self, read: Callable[[], HostFacts], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._last: tuple[float, HostFacts] | None = None
+
+    def __call__(self) -> HostFacts:
+        now = self._clock()
+        if self._last is None or now - self._last[0] >= FACTS_SECONDS:
+            self._last = now, self._read()
+        return self._last[1]
+
+
+_recent = Recent(probe)
+
+
+def observed(node: NodeState, facts: Callable[[], HostFacts] = _recent) -> Observed:
     return Observed(
         node=node.settings.node,
         instance=node.instance,
