@@ -15,9 +15,12 @@ DEV = $$($(SETUP) path dev)
 ENGINE = $$($(SETUP) path engine)
 TOOLS = controlplane=$$($(SETUP) path controlplane)
 WITH_TOOLS = FLASHBOOT_CONTROLPLANE_BIN=$$controlplane FLASHBOOT_HELM=$$controlplane/helm FLASHBOOT_KUBECTL=$$controlplane/kubectl
-SOURCES := agent operator e2e tests bench
+SOURCES := agent operator e2e tests bench conftest.py
 FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
+# Many component tests wait, so that more of them run at once than there are cores.
+WORKERS ?= 4
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadgroup
 FUZZ_SECONDS ?= 20
 
 # C++ that was compiled once, in whatever checkout, is not compiled again.
@@ -25,6 +28,9 @@ export CCACHE_DIR := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flashboot/ccache
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+# What mypy and ruff found out about unchanged files, in whatever checkout.
+export MYPY_CACHE_DIR := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flashboot/mypy
+export RUFF_CACHE_DIR := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flashboot/ruff
 
 .PHONY: help
 help: ## list the targets
@@ -44,7 +50,8 @@ test: lint generated native setup ## everything that CI runs, end-to-end tests l
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	model=$$($(SETUP) path example-model)
 	export FLASHBOOT_ENGINE_PYTHON=$$engine FLASHBOOT_EXAMPLE_MODEL=$$model
-	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) e2e/tests
+	$(WITH_TOOLS) $$python $(PYTEST) $(SIDE_BY_SIDE) $(FAST_TESTS)
+	$(WITH_TOOLS) $$python $(PYTEST) e2e/tests
 	wait $$checks || { cat build/native-checks.log; exit 1; }
 	tail -n 3 build/native-checks.log
 
@@ -54,9 +61,9 @@ test-engine: native ## the plug-in inside the real SGLang: models, identity, ran
 	$$engine -m pytest -c tests/engine/pytest.ini tests/engine
 
 .PHONY: test-fast
-test-fast: native ## unit, property and component tests but those on a real API server or with torch
+test-fast: native ## unit, property and component tests but slow ones and those on a real API server or with torch
 	python=$(DEV); $(TOOLS)
-	$(WITH_TOOLS) $$python $(PYTEST) $(FAST_TESTS) -m "not apiserver and not engine"
+	$(WITH_TOOLS) $$python $(PYTEST) $(SIDE_BY_SIDE) $(FAST_TESTS) -m "not apiserver and not engine and not slow"
 
 .PHONY: lint
 lint: ## ruff, mypy --strict, import layers

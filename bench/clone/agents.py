@@ -47,7 +47,7 @@ def memory(count: int, nbytes: int) -> tuple[Memory, Memory]:
     """The largest resident memory that is no arena, of a source and of a target agent during `count` clones at once.
 
     Each arena has `nbytes`. Raises RunFailed."""
-    cluster = Cluster()
+    cluster = Cluster(forked=False)
     try:
         budget = count * (nbytes + (1 << 20)) + (64 << 20)
         source, target = (cluster.node(name, budget=budget) for name in ("source", "target"))

@@ -64,7 +64,7 @@ def _measure(outcome: Outcome, options: Options) -> None:
 @contextmanager
 def _rack(nbytes: int, cores: list[int], nice: str) -> Iterator[tuple[Node, Node, str]]:
     """A seeded source on the engine's core and an empty target on another."""
-    cluster = Cluster()
+    cluster = Cluster(forked=False)
     try:
         arena = f"arena-{uuid.uuid4().hex}"
         nodes = []

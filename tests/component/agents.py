@@ -35,6 +35,7 @@ from flashboot_agent.wire.base import now
 from flashboot_agent.wire.control import Desired, Observed, ObservedArena, ObservedPod, Peer, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from tests.component.nursery import Forked, nursery
 from tests.component.trust import Issuer
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "agent"
@@ -47,6 +48,7 @@ REPLICA_UID = "11111111-2222-3333-4444-555555555555"
 ARENA = arena_id(REPLICA_UID, EXPECTED, control.Place())
 
 T = TypeVar("T")
+Process = subprocess.Popen[bytes] | Forked
 
 
 def eventually(look: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
@@ -117,8 +119,10 @@ class Node:
         issuer: Issuer | None = None,
         enrolled: bool = True,
         env: dict[str, str] | None = None,
+        forked: bool = False,
     ) -> None:
-        """`env`: of its agent, beside what every agent has."""
+        """`env`: of its agent, beside what every agent has. `forked`: its processes come from the nursery."""
+        self.forked = forked
         self.name = name
         self.env = env or {}
         self.issuer = issuer
@@ -130,8 +134,8 @@ class Node:
         self.ip = f"127.{octets[0] or 1}.{octets[1]}.{octets[2] or 1}"
         self.prefix: list[str] = []
         """Words before each command, such as those that enter a network namespace."""
-        self.holder: subprocess.Popen[bytes] | None = None
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.holder: Process | None = None
+        self.agent: Process | None = None
         self.log = self.run / "agent.log"
         self.epoch, self.revision = 1, 0
         self.context: ssl.SSLContext | None = None
@@ -295,7 +299,7 @@ class Node:
             client.send(b'{"op": "stats"}')
             return int(json.loads(client.recv(65536))["arenas"])
 
-    def _start(self, module: str, args: list[str], log: str, **env: str) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, args: list[str], log: str, **env: str) -> Process:
         environment = {
             **os.environ,
             "PYTHONPATH": str(AGENT_FOLDER),
@@ -309,6 +313,8 @@ class Node:
             **self.env,
             **env,
         }
+        if self.forked:
+            return nursery().start(module, args, environment, self.run / log)
         with open(self.run / log, "ab") as out:
             command = [*self.prefix, sys.executable, "-m", module, *args]
             return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
@@ -317,14 +323,16 @@ class Node:
 class Cluster:
     """Nodes that end with the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, forked: bool = True) -> None:
+        """`forked`: as for Node; a benchmark measures programs that were started in the ordinary way."""
+        self.forked = forked
         # Not pytest's folder: the path of a unix socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="flashboot-"))
         self.nodes: dict[str, Node] = {}
 
     def node(self, name: str, *, start: bool = True, **facts: Any) -> Node:
         """`facts`: as for Node."""
-        node = self.nodes[name] = Node(name, self.folder, **facts)
+        node = self.nodes[name] = Node(name, self.folder, forked=self.forked, **facts)
         if start:
             node.start_holder()
             node.start_agent()

@@ -18,6 +18,8 @@ Nodes = tuple[Node, Node, Node]
 MIDDLE = {1: [9 * MIB + 5], 4: [2 * MIB + 5, 8 * MIB + 5, 14 * MIB + 5, 20 * MIB + 5]}
 """A byte in the middle of each lane, by the number of lanes."""
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Nodes]:

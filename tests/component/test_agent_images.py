@@ -20,6 +20,8 @@ from tests.component.agents import ARENA, EXPECTED, MIB, REPLICA_UID, Cluster, N
 DATA = os.urandom(24 * MIB + 512)
 DIGEST = root_digest(chunk_digests(DATA))
 
+pytestmark = pytest.mark.slow
+
 
 class Rig:
     """A node whose agent keeps images."""

@@ -102,7 +102,11 @@ class NixlPair:
 PAIRS: dict[str, type[Pair]] = {"map": MapPair, "nixl": NixlPair, "tcp": TcpPair, "tls": TlsPair}
 
 
-@pytest.fixture(params=sorted(PAIRS))
+SLOW = ("nixl",)
+"""UCX takes half a second to start, and as long to end."""
+
+
+@pytest.fixture(params=[pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in sorted(PAIRS)])
 def pair(request: pytest.FixtureRequest) -> Pair:
     if request.param == "nixl":
         pytest.importorskip("nixl", reason="the extra flashboot[nixl] is not installed")

@@ -40,7 +40,7 @@ async def agent(piece: bytes, pause: float) -> AsyncIterator[int]:
 
 async def test_an_answer_that_trickles_ends_at_the_deadline() -> None:
     async with agent(b" ", 0.05) as port, asyncio.timeout(20):
-        client = AgentClient(port=port, connect_s=0.1, answer_s=0.3)
+        client = AgentClient(port=port, connect_s=1.0, answer_s=0.3)
         with pytest.raises(AgentError, match="no whole answer within"):
             await client.observed("n1", "127.0.0.1", after=-1, wait_s=0)
         await client.close()
@@ -49,7 +49,7 @@ async def test_an_answer_that_trickles_ends_at_the_deadline() -> None:
 async def test_an_answer_without_an_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "MOST_ANSWER", 100_000)
     async with agent(b" " * 50_000, 0.0) as port, asyncio.timeout(20):
-        client = AgentClient(port=port)
+        client = AgentClient(port=port, connect_s=30)
         with pytest.raises(AgentError, match="more than 100000 bytes"):
             await client.observed("n1", "127.0.0.1", after=-1, wait_s=0)
         await client.close()

@@ -136,6 +136,7 @@ async def test_a_source_that_answers_but_gives_no_bytes_is_quarantined_until_it_
     await rig.call("POST", rig.path(""), model_replica(replicas=2))
     await eventually("the Deployment is applied", lambda: rig.deployment("m"))
     wedge = tmp_path / "wedged"
+    a.forked = False  # Python reads our sitecustomize at its start
     a.env = {"FLASHBOOT_TEST_WEDGE": str(wedge), "PYTHONPATH": f"{WEDGE}{os.pathsep}{AGENT_FOLDER}"}
     await asyncio.to_thread(a.kill_agent)
     await asyncio.to_thread(a.start_agent)
