@@ -88,14 +88,17 @@ def _version(obj: Raw) -> int:
 
 def refused(kind: str, error: KubeError) -> Outcome:
     if isinstance(error, Invalid):
-        return Outcome(Trouble("TemplateRejected", f"the API server refuses the {kind}: {error.message}"))
+        step = "; correct spec.template" if kind in ("Deployment", "StatefulSet") else ""
+        return Outcome(Trouble("TemplateRejected", f"the API server refuses the {kind}: {error.message}{step}"))
     if isinstance(error, Forbidden):
         text = f"the {kind} is refused: {error.message}"
         if "exceeded quota" in error.message:
             return Outcome(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"), error)
         step = "install the rights of this version (the chart's ClusterRole)"
         return Outcome(Trouble("OperatorForbidden", f"{text}; {step}"), error)
-    return Outcome(Trouble("DeploymentConflict", f"the {kind} could not be applied: {error.message}"), error)
+    return Outcome(
+        Trouble("DeploymentConflict", f"the {kind} could not be applied: {error.message}; tried again"), error
+    )
 
 
 def taken(kind: str, live: Raw) -> Outcome:

@@ -271,7 +271,9 @@ async def test_a_template_that_the_api_server_refuses_stalls(rig: Rig) -> None:
 
     async def stalled() -> bool:
         condition = await rig.condition("m", "Stalled")
-        return condition["reason"] == "TemplateRejected" and "imagePullPolicy" in condition["message"]
+        assert condition["reason"] == "TemplateRejected"
+        assert any(reason == "TemplateRejected" for reason, _ in await rig.events("m"))
+        return "imagePullPolicy" in condition["message"] and condition["message"].endswith("correct spec.template")
 
     await eventually("the field is named", stalled)
     good = {"spec": {"containers": [{"name": "engine", "image": "x", "args": ["a"]}]}}
