@@ -22,6 +22,8 @@ REPO = Path(__file__).resolve().parents[3]
 TOKEN = "component-test-admin"
 OPERATOR = "flashboot-operator"
 """Name of the user, and the token, that the operator speaks with."""
+PERSON = "alice"
+"""Name and token of a user without any right."""
 
 
 def binaries() -> Path | None:
@@ -158,7 +160,7 @@ class ApiServer:
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=30)
         (self.folder / "tokens.csv").write_text(
-            f'{TOKEN},admin,admin,"system:masters"\n{OPERATOR},{OPERATOR},{OPERATOR}\n'
+            f'{TOKEN},admin,admin,"system:masters"\n{OPERATOR},{OPERATOR},{OPERATOR}\n{PERSON},{PERSON},{PERSON}\n'
         )
         self._spawn(
             logs / "kube-apiserver.log",

@@ -219,6 +219,10 @@ class Rig:
             await agent.publish(made["metadata"]["uid"], self.namespace, made["metadata"]["name"], model_replica)
         return made
 
+    async def pod_at(self, name: str, ip: str, *, namespace: str) -> Object:
+        """A pod of nobody's that runs on no node of ours and has this address."""
+        return await self._pod(name, {}, {}, "elsewhere", ip, namespace=namespace)
+
     async def pod_on(self, model_replica: str, template: Object, node: str, ip: str) -> Object:
         self._pods += 1
         return await self._pod(f"{model_replica}-{self._pods}", template["metadata"], template["spec"], node, ip)
