@@ -100,6 +100,15 @@ def test_crds_can_be_left_out_or_not_kept(helm: Path) -> None:
     assert all("helm.sh/resource-policy" not in crd["metadata"].get("annotations", {}) for crd in given_up)
 
 
+def test_pods_of_other_workloads_are_left_alone_unless_asked(helm: Path, objects: Objects) -> None:
+    names = {
+        ("MutatingAdmissionPolicy", "flashboot-injection"),
+        ("MutatingAdmissionPolicyBinding", "flashboot-injection"),
+    }
+    assert not names & objects.keys()
+    assert names <= render(helm, **{"injection.enabled": True}).keys()
+
+
 def test_rights_have_no_wildcards_and_one_secret(objects: Objects) -> None:
     rules = [rule for (kind, _), item in objects.items() if kind in ("ClusterRole", "Role") for rule in item["rules"]]
     assert rules
