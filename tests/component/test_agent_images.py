@@ -13,7 +13,6 @@ from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.load.image import open_image
 from flashboot_agent.load.image_write import TEMPORARY
-from flashboot_agent.wire import attach
 from flashboot_agent.wire.control import Lane, Place, Role
 from tests.component.agents import ARENA, EXPECTED, MIB, REPLICA_UID, Cluster, Node, eventually, wanted
 
@@ -155,16 +154,26 @@ def test_a_flipped_byte_never_becomes_sealed(rig: Rig, at: int) -> None:
     assert "flashboot_images_damaged_total 1.0" in rig.node.get("/metrics")[1].decode()
 
 
-def test_an_image_of_other_bytes_than_are_wanted_is_not_loaded(rig: Rig) -> None:
+@pytest.mark.parametrize("other", [{"digest": "xxh3:0123456789abcdef"}, {"layout_digest": "sha256:" + "0" * 64}])
+def test_an_image_of_other_bytes_or_another_layout_than_wanted_is_passed_over_and_replaced(
+    rig: Rig, other: dict[str, str]
+) -> None:
     rig.start()
     rig.seed()
     rig.until_image()
+    before = image_digest(rig)
     rig.lose_everything()
     rig.start()
-    uid = rig.pod_that("seed", digest="xxh3:0123456789abcdef")
+    uid = rig.pod_that("seed", **other)
     with rig.node.engine(uid) as engine:
-        engine.until(attach.Seed)
-    assert rig.image().exists()
+        engine.seed(os.urandom(len(DATA)))  # `until` fails on anything but coming and seed
+        assert "image passed over" in rig.node.log.read_text()
+        eventually(lambda: image_digest(rig) != before, "the image of what was seeded instead")
+
+
+def image_digest(rig: Rig) -> str:
+    with open_image(rig.image()) as image:
+        return image.manifest.digest
 
 
 def test_a_parent_is_preferred_to_the_disk(rig: Rig) -> None:

@@ -55,6 +55,24 @@ def test_times_are_shown_stay_and_come_again_after_a_restart_of_the_agent(node: 
         eventually(lambda: shown(node, uid) == later, "those of the engine that was started again")
 
 
+def test_times_are_past_when_the_pods_next_engine_asks_and_stay_when_the_same_comes_again(node: Node) -> None:
+    uid = node.publish()
+    with node.engine(uid, greet=False) as front:
+        front.send(attach.Started(times=TIMES))
+        eventually(lambda: shown(node, uid) == TIMES, "the times")
+        with node.engine(uid, attached=True):
+            eventually(lambda: phase(node, uid) != "published", "an engine that lost its connection")
+            assert shown(node, uid) == TIMES
+    with node.engine(uid):
+        eventually(lambda: phase(node, uid) != "published", "the next engine")
+        assert shown(node, uid) is None
+
+
+def phase(node: Node, uid: str) -> str | None:
+    pod = node.pod(uid)
+    return pod.phase if pod is not None else None
+
+
 @pytest.mark.parametrize(
     "said",
     [

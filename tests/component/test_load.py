@@ -186,12 +186,11 @@ def test_a_file_system_without_o_direct_is_told(folder: Path, monkeypatch: pytes
 
 DATA = os.urandom(3 * MIB + 12345)
 DIGESTS = chunk_digests(DATA)
-MANIFEST = manifest_for(len(DATA), root_digest(DIGESTS))
 
 
 def write(path: Path, *, rate: int = 0, stop: threading.Event | None = None, data: bytes = DATA) -> int:
     digests = chunk_digests(data)
-    manifest = manifest_for(len(data), root_digest(digests))
+    manifest = manifest_for(len(data), root_digest(digests), layout=b"layout")
     return write_image(
         path,
         manifest,

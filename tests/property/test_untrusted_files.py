@@ -148,7 +148,7 @@ def test_a_mutated_image_is_damaged_or_has_only_other_data(tmp_path: Path, how: 
 def test_every_cut_of_an_image_is_told(tmp_path: Path, layout: bytes) -> None:
     data = b"y" * 5000
     digests = chunk_digests(data)
-    header, documents = head(manifest_for(len(data), root_digest(digests)), layout, digests)
+    header, documents = head(manifest_for(len(data), root_digest(digests), layout=layout), layout, digests)
     path = tmp_path / "image"
     for content in (b"", header[:50], header, header + bytes(4096), header.ljust(4096, b"\0") + documents):
         path.write_bytes(content)

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, ValidationError
 
 from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.chunks import chunk_count
-from flashboot_agent.core.digest import root_digest
+from flashboot_agent.core.digest import document_digest, root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
 from flashboot_agent.memory.memfd import round_up
 from flashboot_agent.wire.base import Digest, Time
@@ -50,6 +50,7 @@ class Manifest(ArenaOwner):
     identity: Digest
     digest: Digest
     """Root over the table of chunk digests."""
+    layout_digest: Digest
     bytes: int
     written_at: Time
 
@@ -145,6 +146,8 @@ def _read(path: Path, fd: int) -> Image:
         raise damaged(DOCUMENTS, f"the manifest is malformed: {error}"[:1000]) from error
     if manifest.bytes != nbytes or manifest.digest != root_digest(digests):
         raise damaged(DOCUMENTS, "the manifest speaks of other bytes than the header")
+    if manifest.layout_digest != document_digest(layout):
+        raise damaged(DOCUMENTS + text_bytes, "the manifest speaks of another layout")
     return Image(path, fd, manifest, layout, digests, offset)
 
 

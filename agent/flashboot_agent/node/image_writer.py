@@ -16,9 +16,13 @@ from flashboot_agent.load.image_write import Stopped, write_image
 from flashboot_agent.logs import Log
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.images import ImageStore
+from flashboot_agent.node.record import ArenaRecord
 from flashboot_agent.wire.base import now
 
 log = Log(__name__)
+
+Digests = tuple[str | None, str | None]
+"""Of an arena's bytes and of its layout."""
 
 
 class ImageWriter:
@@ -30,8 +34,8 @@ class ImageWriter:
         self._rate = bytes_per_second
         self._changed = threading.Condition()
         self._sealed: dict[str, Arena] = {}
-        self._refused: dict[str, str | None] = {}
-        """Arena → root digest of the bytes that could not be written."""
+        self._refused: dict[str, Digests] = {}
+        """Arena → what could not be written."""
         self._writing: tuple[str, threading.Event] | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="images", daemon=True)
@@ -66,11 +70,11 @@ class ImageWriter:
             self._writing[1].set()
 
     def _missing(self) -> Arena | None:
-        """A sealed arena that has no image of its bytes."""
+        """A sealed arena that has no image of its bytes and its layout."""
         for name, arena in self._sealed.items():
-            digest = arena.record.digest
+            digests = _digests(arena.record)
             manifest = self._images.find(name)
-            if (manifest is None or manifest.digest != digest) and self._refused.get(name) != digest:
+            if (manifest is None or _digests(manifest) != digests) and self._refused.get(name) != digests:
                 return arena
         return None
 
@@ -107,6 +111,7 @@ class ImageWriter:
             **record.owner(),
             identity=meta.identity,
             digest=meta.digest,
+            layout_digest=meta.layout_digest,
             bytes=meta.nbytes,
             written_at=now(),
         )
@@ -134,4 +139,8 @@ class ImageWriter:
     def _refuse(self, arena: Arena, why: str) -> None:
         log.error("image not written", arena=arena.name, why=why)
         with self._changed:
-            self._refused[arena.name] = arena.record.digest
+            self._refused[arena.name] = _digests(arena.record)
+
+
+def _digests(what: ArenaRecord | Manifest) -> Digests:
+    return what.digest, what.layout_digest

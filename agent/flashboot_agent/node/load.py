@@ -3,7 +3,8 @@
     image's documents → memory → lanes in order, piece by piece, each compared with its digests → seal
 
 What was verified is not read again: the next process after a kill goes on where the last one stopped. An image that is
-damaged is removed and told, what was filled of it is dropped, and the arena comes to be in its usual way.
+damaged is removed and told, what was filled of it is dropped, and the arena comes to be in its usual way; so it does
+where an image is sound and is not what the operator wants.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from flashboot_agent import _native
-from flashboot_agent.core.errors import FlashBootError, ImageDamaged, Refused
+from flashboot_agent.core.errors import DigestMismatch, FlashBootError, ImageDamaged, Refused
 from flashboot_agent.core.lanes import lane_count
 from flashboot_agent.load import cache
 from flashboot_agent.load.image import Image
 from flashboot_agent.load.image_read import read_pieces
 from flashboot_agent.logs import Log
-from flashboot_agent.node import documents
+from flashboot_agent.node import documents, rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.store import ArenaStore
@@ -138,6 +139,8 @@ class Load:
     def _arena_for(self, image: Image) -> Arena:
         """What is here already of these bytes, or new memory."""
         manifest = image.manifest
+        if why := rules.differs(self.wanted, manifest):
+            raise DigestMismatch(f"{image.path} is passed over: {why}")
         meta = ArenaMeta(
             manifest.arena, manifest.identity, manifest.bytes, image.layout, image.digests, manifest.digest
         )
@@ -146,8 +149,9 @@ class Load:
         except Refused as error:
             raise ImageDamaged(f"{image.path}: its documents do not belong together: {error}") from error
         arena = self._store.get(manifest.arena)
-        if arena is not None and (arena.nbytes, arena.record.digest) != (meta.nbytes, meta.digest):
-            self._store.drop(manifest.arena, "the image has other bytes under this name")
+        here = (arena.nbytes, arena.record.digest, arena.record.layout_digest) if arena is not None else None
+        if here not in (None, (meta.nbytes, meta.digest, meta.layout_digest)):
+            self._store.drop(manifest.arena, "the image has other bytes, or another layout, under this name")
             arena = None
         if arena is None:
             lanes = lane_count(meta.nbytes, len(self.wanted.lanes))

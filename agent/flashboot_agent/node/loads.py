@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from flashboot_agent.logs import Log
+from flashboot_agent.node import rules
 from flashboot_agent.node.image_writer import ImageWriter
 from flashboot_agent.node.load import Load, LoadDone
 from flashboot_agent.node.state import NodeState
@@ -25,6 +26,8 @@ class Loads:
         self._node = node
         self._done = done
         self._opened = False
+        self._passed_over: dict[str, str] = {}
+        """Arena → why its image is not used, said once."""
         self._writer = ImageWriter(node.images, node.settings.images_bytes_per_second)
 
     def open(self) -> None:
@@ -39,6 +42,7 @@ class Loads:
         node = self._node
         self._writer.update(arena for arena in node.store.all() if arena.state == "sealed")
         desired = node.desired.current.arenas if node.desired.current else []
+        self._tell(desired)
         wanted_here = {wanted.arena: wanted for wanted in desired if node.loading(wanted, used=wanted.arena in users)}
         for name, load in list(node.loads.items()):
             if load.ended_at is not None:
@@ -50,6 +54,15 @@ class Loads:
             if name not in node.loads and name not in node.clones and name not in dropping:
                 self._start(wanted)
         return set(wanted_here) | {name for name, load in node.loads.items() if load.ended_at is None}
+
+    def _tell(self, desired: Iterable[WantedArena]) -> None:
+        """An image that is sound and not what is wanted stays: the arena's next image replaces it."""
+        images = [(wanted, image) for wanted in desired if (image := self._node.images.find(wanted.arena)) is not None]
+        found = {wanted.arena: why for wanted, image in images if (why := rules.differs(wanted, image)) is not None}
+        for name, why in found.items():
+            if self._passed_over.get(name) != why:
+                log.warning("image passed over", arena=name, why=why)
+        self._passed_over = found
 
     def cancel(self) -> None:
         for load in self._node.loads.values():

@@ -172,10 +172,15 @@ class PodTable:
             rank.phase = phase
             self._board.changed()
 
-    def hello(self, pod: Pod, place: Place, identity: str, at: datetime) -> Rank:
-        """A rank asks; the first time that it did counts. Raises BadRequest when the pod has too many."""
+    def hello(self, pod: Pod, place: Place, identity: str, at: datetime, *, attached: bool) -> Rank:
+        """A rank asks; the first time that it did counts. Raises BadRequest when the pod has too many.
+
+        attached: it has its weights, and lost the agent. Another one begins: what an engine before it in this pod said
+        about its start is past."""
         rank = self._rank(pod, place)
         pod.problem, pod.ended = None, False
+        if not attached:
+            pod.startup = None
         if rank.told.hello_at is None or rank.told.identity != identity:
             self._tell(pod, rank, hello_at=rank.told.hello_at or at, identity=identity)
         return rank

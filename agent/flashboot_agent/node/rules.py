@@ -92,10 +92,22 @@ def loads(
     A parent is faster than a disk and surely has what is wanted, so that a load begins only where there is none."""
     if image is None or wanted.role == "hold" or state in ("sealed", "seeding"):
         return False
-    if wanted.identity not in (None, image.identity) or wanted.digest not in (None, image.digest):
+    if differs(wanted, image):
         return False
     asked = used or wanted.role == "load"
     return begun or (asked and whole and state is None and not any(lane.parents for lane in wanted.lanes))
+
+
+def differs(wanted: WantedArena, image: Manifest) -> str | None:
+    """In what `image` is not what is wanted, as far as the operator says; None: in nothing."""
+    facts = (
+        ("identity", wanted.identity, image.identity),
+        ("digest", wanted.digest, image.digest),
+        ("layout's digest", wanted.layout_digest, image.layout_digest),
+    )
+    return next(
+        (f"its {what} is {has}, wanted is {asked}" for what, asked, has in facts if asked not in (None, has)), None
+    )
 
 
 def find(name: str, desired: Desired | None) -> WantedArena | None:
