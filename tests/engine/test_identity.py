@@ -22,6 +22,7 @@ from flashboot_agent.engine import arguments, identity, structure, variables
 from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.wire.attach import MAX_MESSAGE, Hello
 from tests.engine import runtime
+from tests.engine.fields import field_names
 
 SETTINGS = EngineSettings(model="m", revision="1")
 THIRD_PARTY = {"DG_JIT_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "FLASHINFER_DISABLE_VERSION_CHECK"}
@@ -252,7 +253,7 @@ def test_the_models_own_facts_count(base: dict[str, str], config: Any, monkeypat
 def test_every_field_that_there_may_be_is_caught_and_named(
     base: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = identity.field_names()
+    names = field_names()
     unknown = {name for name in base.keys() - set(names) if not name.startswith("env.")}
     assert not unknown, "identity_of knows fields that field_names does not"
     for name in names:

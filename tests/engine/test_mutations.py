@@ -27,15 +27,17 @@ from flashboot_agent.core.errors import BadRequest, DigestMismatch, IdentityMism
 from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.engine import rebind, session, shadow
 from flashboot_agent.engine.client import AgentClient
-from flashboot_agent.engine.identity import field_names, identity_of
+from flashboot_agent.engine.deadlines import Deadlines
+from flashboot_agent.engine.identity import identity_of
 from flashboot_agent.engine.mapping import parse_layout
-from flashboot_agent.engine.settings import Deadlines, EngineSettings
+from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.node import documents
 from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import Binding, Layout, LayoutError
 from flashboot_agent.wire.layout_bytes import BINDING_KINDS, PREFIX
 from tests.engine import peer as peers
 from tests.engine import runtime
+from tests.engine.fields import field_names
 
 CHECKED_FROM = 16
 """Where the part of the document begins that its checksum covers; the checksum stands right before."""
@@ -51,7 +53,7 @@ class Seeded:
     layout: Layout
 
     def ask(self, identity: dict[str, str]) -> AgentClient:
-        return AgentClient(self.settings, Deadlines(connect=2, arena=2), Place(), identity)
+        return AgentClient(str(self.peer.path), Deadlines(connect=2, arena=2), 60, Place(), identity)
 
 
 @pytest.fixture

@@ -85,24 +85,10 @@ def test_the_same_model_gives_the_same_document() -> None:
     )
 
 
-@pytest.mark.parametrize("limit", [1, PAGE, 3 * PAGE, 1 << 20])
-def test_no_storage_lies_across_the_end_of_a_segment(limit: int) -> None:
-    model = nn.ModuleList(nn.Linear(40, 10 * n) for n in range(1, 8))
-    layout = plan(walk.tensors(model), IDENTITY, {}, segment_bytes=limit).layout
-    most = max(storage.bytes for storage in layout.storages)
-    spans = [range(segment.offset, segment.offset + segment.bytes) for segment in layout.segments]
-    for storage in layout.storages:
-        assert sum(storage.offset in span and storage.offset + storage.bytes - 1 in span for span in spans) == 1
-    assert all(span.start % PAGE == 0 and len(span) % PAGE == 0 for span in spans)
-    assert all(len(span) < max(limit, most) + PAGE for span in spans)
-    assert len(spans) == 1 if limit == 1 << 20 else len(spans) > 1
-    assert plan(walk.tensors(model), IDENTITY, {}, segment_bytes=limit).layout == layout
-
-
 def test_a_model_without_elements_has_an_arena_of_a_page() -> None:
     model = nn.Module()
     model.register_buffer("empty", torch.empty(0))
-    layout = plan(walk.tensors(model), IDENTITY, {}, segment_bytes=PAGE).layout
+    layout = plan(walk.tensors(model), IDENTITY, {}).layout
     assert (layout.arena_bytes, len(layout.segments)) == (PAGE, 1)
 
 

@@ -21,15 +21,13 @@ from typing import Any, Final
 from flashboot_agent.core.errors import CheckpointMissing, UnsupportedEngine
 from flashboot_agent.engine import arguments, variables
 from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY, EngineSettings, extra_config_of
-from flashboot_agent.wire.attach import MAX_MESSAGE
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.attach_socket import MAX_MESSAGE
+from flashboot_agent.wire.place import Place
 
 SCHEMA: Final = "2"
 
 MAX_BYTES: Final = MAX_MESSAGE // 2
 """A usual identity has some 2 KiB."""
-
-MODEL: Final = ("architecture", "role", "dtype", "quantization", "quantization_config", "loader_extra_config")
 
 SIZES: Final = (
     *("tp_size", "pp_size", "dp_size", "ep_size", "attn_tp_size", "attn_dp_size", "attn_cp_size", "attn_dcp_size"),
@@ -106,14 +104,6 @@ def argument_names() -> tuple[str, ...]:
     from sglang.srt.server_args import ServerArgs
 
     return tuple(ServerArgs.__struct_fields__)
-
-
-def field_names() -> list[str]:
-    """Every field that an identity may have with the installed SGLang, sorted; most are absent at SGLang's default."""
-    names = {"schema", "model", "revision", *MODEL, "device", "capability", "cuda", *SIZES, *RANKS}
-    names |= {f"version.{name}" for name in PACKAGES} | {f"sha256.{name}" for name in FILES}
-    names |= {f"arg.{name}" for name in set(argument_names()) - arguments.HARMLESS.keys()}
-    return sorted(names | {f"env.{name}" for name in variables.declared() - variables.HARMLESS.keys()})
 
 
 def _model(model_config: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Where each storage goes: from a loaded model to a Layout, the same for the same model on every machine.
 
-Storages are placed in the order in which the walk meets them, each at the next multiple of ALIGNMENT and inside of one
-segment. Grouping is by Python identity first (two names of one tensor object are a tie) and then by storage (two
-tensors may share bytes).
+Storages are placed in the order in which the walk meets them, each at the next multiple of ALIGNMENT, all in one
+segment: packing frees host memory storage by storage, so that nothing is won by a second. Grouping is by Python
+identity first (two names of one tensor object are a tie) and then by storage (two tensors may share bytes).
 """
 
 from __future__ import annotations
@@ -51,14 +51,10 @@ def plan(
     stamped: dict[str, dict[str, Scalar]],
     structure: str | None = None,
     deleted: dict[str, list[str]] | None = None,
-    *,
-    segment_bytes: int | None = None,
 ) -> Plan:
-    """Plan the arena of a loaded model, the same for the same model and the same `segment_bytes`.
+    """Plan the arena of a loaded model.
 
     structure: of the model before its load; stamped, deleted: what that left.
-    segment_bytes: the most that one allocation of the arena should have (a larger storage gets one of its own); None:
-    all in one.
 
     Raises UnsupportedModel for a tensor that is not dense memory of the host.
     """
@@ -89,12 +85,12 @@ def plan(
         elif kinds[at] == "derived" and item.attribute not in stamped.get(item.module, {}):
             kinds[at] = "runtime"
         bindings.append(Binding(module=item.module, attribute=item.attribute, kind=item.kind, tensor=number))
-    placed, segments = _place([storage.nbytes() for storage in storages], kinds, segment_bytes)
+    placed, nbytes = _place([storage.nbytes() for storage in storages], kinds)
     try:
         layout = Layout(
             identity=identity,
-            arena_bytes=segments[-1].offset + segments[-1].bytes,
-            segments=segments,
+            arena_bytes=nbytes,
+            segments=[Segment(0, nbytes)],
             storages=placed,
             tensors=views,
             bindings=bindings,
@@ -107,23 +103,14 @@ def plan(
     return Plan(layout, storages, objects)
 
 
-def _place(
-    sizes: list[int], kinds: list[StorageKind], segment_bytes: int | None
-) -> tuple[list[Storage], list[Segment]]:
-    """Segments end at a whole page behind their last storage."""
+def _place(sizes: list[int], kinds: list[StorageKind]) -> tuple[list[Storage], int]:
+    """The storages, and the bytes of the arena: whole pages, at least one."""
     placed: list[Storage] = []
-    segments: list[Segment] = []
-    begin = end = 0
+    end = 0
     for nbytes, kind in zip(sizes, kinds, strict=True):
-        offset = round_up(end, ALIGNMENT)
-        if segment_bytes and nbytes and end > begin and offset + nbytes > begin + segment_bytes:
-            offset = round_up(end, PAGE)
-            segments.append(Segment(begin, offset - begin))
-            begin = offset
-        placed.append(Storage(offset, nbytes, kind))
-        end = offset + nbytes
-    segments.append(Segment(begin, max(PAGE, round_up(end, PAGE) - begin)))
-    return placed, segments
+        placed.append(Storage(round_up(end, ALIGNMENT), nbytes, kind))
+        end = placed[-1].offset + nbytes
+    return placed, max(PAGE, round_up(end, PAGE))
 
 
 def _view(tensor: Any, storage: int) -> TensorView:
