@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from flashboot_agent.engine import drain
 
 Sent = list[dict[str, Any]]
+ENV = {"PYTHONPATH": str(Path(drain.__file__).parents[2])}
 
 
 class Manager:
@@ -125,6 +129,25 @@ def test_there_is_time_to_run_then_to_end_then_to_leave(grace: float) -> None:
     assert 0 < grace / 2 <= drain.abort_after(grace) < drain.leave_after(grace) < grace
     if grace >= 2 * drain.ENDING_SECONDS:
         assert grace - drain.abort_after(grace) == pytest.approx(drain.ENDING_SECONDS)
+
+
+STUCK = """
+import sys, types
+from flashboot_agent.engine import drain
+
+def kill_process_tree(*arguments, **named):
+    raise RuntimeError(f"a child that does not die: {named}")
+
+for name in ("sglang", "sglang.srt", "sglang.srt.utils"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["sglang.srt.utils"].kill_process_tree = kill_process_tree
+drain._leave()
+"""
+
+
+def test_the_process_ends_even_when_its_children_can_not_be_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, timeout=30, check=False, env=ENV)
+    assert done.returncode == 1, done.stderr
 
 
 def test_before_the_server_serves_sigterm_ends_the_process() -> None:

@@ -130,5 +130,8 @@ def _leave() -> None:
     from sglang.srt.utils import kill_process_tree
 
     log.error("the drain did not end within the grace period (FLASHBOOT_GRACE_SECONDS): leaving what hangs behind")
-    kill_process_tree(os.getpid(), include_parent=False)
-    os._exit(1)
+    try:
+        # Not waited for: a child that does not even die of SIGKILL must not keep this process.
+        kill_process_tree(os.getpid(), include_parent=False, wait_timeout=None)
+    finally:
+        os._exit(1)
