@@ -1,13 +1,16 @@
 """Weights for any PyTorch program from the node's agent: `attach` to what is there, `seed` what is not, or either.
 
-    from flashboot_agent.api import Request, attach_or_seed
+    from flashboot_agent.api import Request, attach_or_seed, begin
 
-    weights = attach_or_seed(Request(model="minilm", revision="0.1.0"), load=read_my_checkpoint)
+    begun = begin(Request(model="minilm", revision="0.1.0"))  # the agent is asked while torch is imported
+    import torch
+    ...
+    weights = attach_or_seed(begun, load=read_my_checkpoint)
     model.load_state_dict(weights, assign=True)
 
-Needs torch and knows no engine. Holds always: every wait has a deadline; the weights are the sealed arena's, whoever
-loaded them; they are never loaded in another way than by the caller's own `load`, and only when the agent chose this
-process. docs/python-api.md tells the rest.
+Needs torch, but not before there are weights, and knows no engine. Holds always: every wait has a deadline; the weights
+are the sealed arena's, whoever loaded them; they are never loaded in another way than by the caller's own `load`, and
+only when the agent chose this process. docs/python-api.md tells the rest.
 """
 
 from __future__ import annotations
@@ -18,18 +21,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from flashboot_agent.core.errors import CommitRefused, FlashBootError, NotReady, SeedFailed
-from flashboot_agent.core.identity import require_equal
-from flashboot_agent.engine.client import AgentClient, MustSeed, Sealed
+from flashboot_agent.engine.begun import Begun
+from flashboot_agent.engine.client import AgentClient, reported
 from flashboot_agent.engine.log import log
-from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
+from flashboot_agent.engine.mapping import as_tensor
+from flashboot_agent.engine.offer import MustSeed, Opened, Sealed, opened
 from flashboot_agent.engine.request import Request
-from flashboot_agent.engine.seed import fill
-from flashboot_agent.engine.session import reported
-from flashboot_agent.engine.tensors import plan_tensors
 from flashboot_agent.engine.views import by_name
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
-__all__ = ["Place", "Request", "Weights", "attach", "attach_or_seed", "seed"]
+__all__ = ["Begun", "Place", "Request", "Weights", "attach", "attach_or_seed", "begin", "seed"]
 
 Load = Callable[[], Mapping[str, Any]]
 
@@ -55,7 +56,15 @@ class Weights(dict[str, Any]):
         self._client.close()
 
 
-def attach(request: Request) -> Weights:
+def begin(request: Request) -> Begun:
+    """Ask the agent in a thread, and return at once: what needs no torch is done while the caller imports it.
+
+    `attach`, `seed` and `attach_or_seed` take what this returns in place of the request, once; `close` it where none of
+    them is called. What goes wrong is raised there."""
+    return Begun(request.client())
+
+
+def attach(request: Request | Begun) -> Weights:
     """Wait for the weights and view them. Nothing is loaded, nothing is copied.
 
     Raises:
@@ -64,16 +73,16 @@ def attach(request: Request) -> Weights:
         DeadlineExceeded, CloneFailed: they did not come in time; says how far they came, and on whom it waited.
         FlashBootError: what else the agent refused with.
     """
-    with _asking(request) as (client, offer):
-        if isinstance(offer, MustSeed):
+    with _asking(request) as (client, answer):
+        if isinstance(answer, MustSeed):
             raise NotReady(
-                f"{client.who}: nobody holds {offer.arena}, and the agent chose this process to load it; use "
+                f"{client.who}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
                 "attach_or_seed here, or seed in another pod first"
             )
-        return _opened(client, offer, seeded=False)
+        return _weights(client, *answer, seeded=False)
 
 
-def seed(request: Request, tensors: Mapping[str, Any] | Load) -> Weights:
+def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights:
     """Wait to be chosen, put the tensors into an arena, and view them there.
 
     `tensors`: name → tensor in host memory, or a function that makes that once this process is chosen. What a function
@@ -86,32 +95,35 @@ def seed(request: Request, tensors: Mapping[str, Any] | Load) -> Weights:
         InsufficientMemory: the node's budget for arenas is used up.
         FlashBootError: as `attach`.
     """
-    with _asking(request) as (client, offer):
-        if isinstance(offer, Sealed):
-            os.close(offer.descriptor)
-            raise CommitRefused(f"{client.who}: {offer.arena} is resident already; attach to it")
+    with _asking(request) as (client, answer):
+        if not isinstance(answer, MustSeed):
+            raise CommitRefused(f"{client.who}: {answer[0].arena} is resident already; attach to it")
         return _seeded(client, tensors if callable(tensors) else lambda: tensors)
 
 
-def attach_or_seed(request: Request, load: Load) -> Weights:
+def attach_or_seed(request: Request | Begun, load: Load) -> Weights:
     """Do what the agent says: attach, or call `load` and seed what it returns. Raises as `attach` and `seed` do."""
-    with _asking(request) as (client, offer):
-        return _seeded(client, load) if isinstance(offer, MustSeed) else _opened(client, offer, seeded=False)
+    with _asking(request) as (client, answer):
+        return _seeded(client, load) if isinstance(answer, MustSeed) else _weights(client, *answer, seeded=False)
 
 
 @contextmanager
-def _asking(request: Request) -> Iterator[tuple[AgentClient, Sealed | MustSeed]]:
+def _asking(request: Request | Begun) -> Iterator[tuple[AgentClient, tuple[Sealed, Opened] | MustSeed]]:
     """The agent's decision. An error inside is told to the agent, which shows it in the pod's status."""
-    client = request.client()
+    begun = begin(request) if isinstance(request, Request) else request
     try:
-        with reported(client):
-            yield client, client.wait()
+        with reported(begun.client):
+            yield begun.client, begun.answer()
     except BaseException:  # whatever it was: nobody else can end the conversation
-        client.close()
+        begun.close()
         raise
 
 
 def _seeded(client: AgentClient, load: Load) -> Weights:
+    # Late: most processes attach.
+    from flashboot_agent.engine.seed import fill
+    from flashboot_agent.engine.tensors import plan_tensors
+
     planned = plan_tensors(_loaded(client, load), client.identity)
     document = planned.layout.to_bytes()
     sealed = fill(planned, document, client)
@@ -121,7 +133,7 @@ def _seeded(client: AgentClient, load: Load) -> Weights:
             f"{client.who}: {sealed.arena} was sealed by another process with other names or shapes than this one "
             "loaded: put what differs into the identity"
         )
-    return _opened(client, sealed, seeded=True)
+    return _weights(client, sealed, opened(sealed, client.identity), seeded=True)
 
 
 def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
@@ -133,14 +145,8 @@ def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
         raise SeedFailed(f"{client.who}: the weights could not be loaded: {type(error).__name__}: {error}") from error
 
 
-def _opened(client: AgentClient, sealed: Sealed, *, seeded: bool) -> Weights:
-    try:
-        layout = parse_layout(sealed.layout)
-        require_equal(client.identity, layout.identity, whose=sealed.arena)
-        base = as_tensor(map_arena(sealed.descriptor, sealed.nbytes, writable=False))
-    finally:
-        os.close(sealed.descriptor)
-    tensors = by_name(layout, base)
+def _weights(client: AgentClient, sealed: Sealed, arena: Opened, *, seeded: bool) -> Weights:
+    tensors = by_name(arena.layout, as_tensor(arena.mapping))
     client.attached()
     log.info("%s: %s %s", client.who, "seeded" if seeded else "attached to", sealed.arena)
     return Weights(tensors, client, sealed, seeded=seeded)

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 import torch
 
-from flashboot_agent.api import Place, Request, Weights, attach, attach_or_seed, seed
+from flashboot_agent.api import Place, Request, Weights, attach, attach_or_seed, begin, seed
 from flashboot_agent.core.errors import (
     BadRequest,
     CommitRefused,
     DeadlineExceeded,
+    FlashBootError,
     IdentityMismatch,
     NotReady,
     SeedFailed,
     UnsupportedModel,
 )
 from flashboot_agent.engine import client as clients
+from flashboot_agent.engine import conversation
 from flashboot_agent.engine import seed as seeds
 from flashboot_agent.engine.tensors import plan_tensors
 from flashboot_agent.wire import attach as wire
@@ -43,7 +45,7 @@ def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Short pauses, and no conversation that outlives its test."""
-    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(conversation, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(seeds, "RETRY_SECONDS", 0.02)
     begun: list[clients.AgentClient] = []
     real = Request.client
@@ -230,6 +232,48 @@ def test_a_seed_that_lost_its_agent_while_it_loaded_asks_again(peer: peers.Peer,
     assert peer.count(wire.Allocate) == 1
 
 
+# Asked before torch is there --------------------------------------------------------------------------------------
+
+
+def test_what_was_begun_ends_as_if_it_were_asked_now(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    given = made()
+    first = attach_or_seed(begin(ask()), load=lambda: given)
+    assert first.seeded
+    second = attach(begin(ask()))
+    assert not second.seeded
+    assert same(second, given)
+    with pytest.raises(CommitRefused, match="resident already"):
+        seed(begin(ask()), given)
+    begun = begin(ask(identity={"dtype": "float64"}))
+    with pytest.raises(IdentityMismatch, match="dtype"):
+        attach(begun)
+    peer.wait_for(wire.Trouble, 2)
+
+
+def test_the_agent_is_asked_and_the_arena_mapped_without_torch(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    attach_or_seed(ask(), load=made)
+    code = (
+        "import sys\n"
+        "from flashboot_agent.api import Request, attach, begin\n"
+        "begun = begin(Request(model='m', revision='1', socket=sys.argv[1]))\n"
+        "sealed, arena = begun.answer()\n"
+        "assert len(arena.mapping) >= sealed.nbytes\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(float(attach(begun)['table'][0, 1]))\n"
+    )
+    done = run(code, peer.path)
+    assert (done.returncode, done.stdout) == (0, "1.0\n"), done.stderr
+
+
+def test_a_question_that_nobody_wants_answered_ends(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    peer.hold = wire.Coming(allocated=False, bytes=0, watermark=0, note="on its way")
+    begun = begin(ask())
+    peer.wait_for(wire.Hello, 1)
+    begun.close()
+    with pytest.raises(FlashBootError, match="this conversation was closed"):
+        begun.answer()
+
+
 # What is asked for -----------------------------------------------------------------------------------------------
 
 
@@ -275,7 +319,9 @@ def test_what_flashboot_adds_to_the_identity(ask: Callable[..., Request]) -> Non
         ({"socket": "/" + "x" * 120}, "^socket: "),
         ({"connect_seconds": 0}, "^connect_seconds must be"),
         ({"arena_seconds": float("nan")}, "^arena_seconds must be"),
-        ({"stall_seconds": -1}, "^stall_seconds: "),
+        ({"stall_seconds": -1}, "^stall_seconds must be"),
+        ({"place": Place(tp=-1)}, "^place must be"),
+        ({"place": Place(pp=4096)}, "^place must be"),
         ({"connect_seconds": "1"}, "^connect_seconds must be"),
         ({"place": "tp0"}, "^place must be"),
         ({"identity": {"notes": "\ud800"}}, "UTF-8"),

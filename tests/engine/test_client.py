@@ -6,9 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +20,12 @@ from flashboot_agent.core.errors import (
     TornFrame,
     UnsupportedModel,
 )
-from flashboot_agent.engine import client as clients
-from flashboot_agent.engine import keeper
+from flashboot_agent.engine import conversation, keeper
 from flashboot_agent.engine.channel import Channel
-from flashboot_agent.engine.client import AgentClient, MustSeed, Sealed
+from flashboot_agent.engine.client import AgentClient
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.mapping import map_arena, unmap
-from flashboot_agent.engine.settings import Deadlines, EngineSettings
+from flashboot_agent.engine.offer import MustSeed, Sealed
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import Layout, Segment
@@ -40,7 +38,7 @@ NBYTES = 4096
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(conversation, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.05)
 
 
@@ -57,8 +55,7 @@ def make(socket_path: Path) -> Iterator[Callable[..., AgentClient]]:
     made: list[AgentClient] = []
 
     def make(identity: dict[str, str] = IDENTITY, deadlines: Deadlines = SHORT, clone: float = 5) -> AgentClient:
-        settings = EngineSettings(model="m", revision="1", socket=str(socket_path), clone_timeout_seconds=clone)
-        made.append(AgentClient(settings, deadlines, Place(), identity))
+        made.append(AgentClient(str(socket_path), deadlines, clone, Place(), identity))
         return made[-1]
 
     yield make
@@ -146,7 +143,7 @@ def test_a_dead_socket_and_a_deadline_name_socket_pod_and_rank(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(socket_path))  # nobody listens: ECONNREFUSED
     with pytest.raises(DeadlineExceeded, match=rf"pod pod-7, rank tp0, {socket_path}: no agent within 0 s"):
-        make(deadlines=replace(SHORT, connect=0.1)).wait()
+        make(deadlines=SHORT._replace(connect=0.1)).wait()
 
 
 def test_coming_is_waited_for_and_survives_a_restart_of_the_agent(
@@ -204,27 +201,10 @@ def test_a_clone_that_stands_still_ends_with_what_it_waited_for(
     peer.hold = None
 
 
-def test_a_clone_that_begins_anew_moves_while_it_has_less_than_before(
-    make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first arena was another's, and the one of this identity comes from its first byte on."""
-    client, now = make(clone=3), [0.0]
-    coming = [wire.Coming(allocated=True, bytes=100, watermark=mark, note="") for mark in (90, 0, *range(10, 80, 10))]
-    said: Iterator[Any] = iter([*coming, wire.Seed(arena=peers.ARENA)])
-
-    def take(timeout: float) -> tuple[Any, list[int]]:
-        now[0] += 2  # seconds from word to word
-        return next(said), []
-
-    monkeypatch.setattr(client, "_take", take)
-    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
-    assert client.wait() == MustSeed(peers.ARENA)
-
-
 def test_no_first_byte_ends_at_its_own_deadline(peer: peers.Peer, make: Callable[..., AgentClient]) -> None:
     peer.hold = wire.Coming(allocated=True, bytes=NBYTES, watermark=0, note="waiting for the seed on n3")
     with pytest.raises(DeadlineExceeded, match=r"no byte of the arena .* waiting for the seed on n3"):
-        make(deadlines=replace(SHORT, arena=0.3), clone=0.1).wait()
+        make(deadlines=SHORT._replace(arena=0.3), clone=0.1).wait()
     peer.hold = None
 
 
@@ -354,7 +334,7 @@ def test_an_agent_that_only_talks_nonsense_is_asked_with_pauses_and_not_for_ever
     peer: peers.Peer, make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer, "_offer", lambda connection, *_: connection.send(b'{"type":"from another version"}'))
-    client = make(deadlines=replace(SHORT, connect=0.3))
+    client = make(deadlines=SHORT._replace(connect=0.3))
     with pytest.raises(DeadlineExceeded, match="no word of the agent that makes sense within 0 s"):
         client.wait()
-    assert 2 <= peer.count(wire.Hello) <= 0.3 / clients.RETRY_SECONDS + 2
+    assert 2 <= peer.count(wire.Hello) <= 0.3 / conversation.RETRY_SECONDS + 2

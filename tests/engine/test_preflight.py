@@ -17,7 +17,8 @@ from flashboot_agent.core.errors import (
     UnsupportedModel,
 )
 from flashboot_agent.engine import preflight
-from flashboot_agent.engine.settings import Deadlines, EngineSettings, settings_of
+from flashboot_agent.engine.deadlines import Deadlines
+from flashboot_agent.engine.settings import EngineSettings, settings_of
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.control import Problem
 from tests.engine import peer as peers

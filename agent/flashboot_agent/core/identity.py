@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 
 from flashboot_agent.core.errors import IdentityMismatch
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
 
 def digest_of(fields: Mapping[str, object]) -> str:

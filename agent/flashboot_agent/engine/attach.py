@@ -6,14 +6,14 @@ derived and runtime ones are private copies.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from flashboot_agent.core.identity import require_equal
 from flashboot_agent.engine import rebind, shadow
-from flashboot_agent.engine.client import AgentClient, Sealed
-from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
+from flashboot_agent.engine.client import AgentClient
+from flashboot_agent.engine.mapping import as_tensor
+from flashboot_agent.engine.offer import Sealed, opened
 from flashboot_agent.engine.structure import require_structure
+from flashboot_agent.engine.views import collector_paused
 
 
 def attach(offer: Sealed, model_config: Any, load_config: Any, client: AgentClient) -> Any:
@@ -21,15 +21,12 @@ def attach(offer: Sealed, model_config: Any, load_config: Any, client: AgentClie
 
     Raises IdentityMismatch, UnsupportedModel, BadRequest.
     """
-    try:
-        layout = parse_layout(offer.layout)
-        require_equal(client.identity, layout.identity, whose="arena")
+    layout, mapping = opened(offer, client.identity)
+    with collector_paused():
         model = shadow.build(model_config, load_config)
-        base = as_tensor(map_arena(offer.descriptor, offer.nbytes, writable=False))
-    finally:
-        os.close(offer.descriptor)
-    require_structure(model, layout.structure)
-    shadow.as_loaded(model, layout)
-    rebind.install(model, layout, base)
-    rebind.verify(model, layout, base)
+        require_structure(model, layout.structure)
+        shadow.as_loaded(model, layout)
+        base = as_tensor(mapping)
+        rebind.install(model, layout, base)
+        rebind.verify(model, layout, base)
     return model.eval()

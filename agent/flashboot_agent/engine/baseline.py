@@ -11,7 +11,7 @@ memory, one rank per NUMA node.
 
 from __future__ import annotations
 
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
 
 class Baseline:

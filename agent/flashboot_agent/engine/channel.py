@@ -11,12 +11,10 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from pydantic import ValidationError
-
 from flashboot_agent.core.errors import TornFrame
+from flashboot_agent.engine.messages import FromAgent, read
 from flashboot_agent.memory.memfd import close_all
-from flashboot_agent.wire.attach import MAX_MESSAGE, FromAgent, from_agent
-from flashboot_agent.wire.base import WireModel
+from flashboot_agent.wire.attach_socket import MAX_MESSAGE
 
 MAX_DESCRIPTORS: Final = 4
 SEND_SECONDS: Final = 10.0
@@ -36,13 +34,12 @@ class Channel:
             self._socket.close()
             raise
 
-    def send(self, message: WireModel, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Raises OSError when the agent is gone or takes nothing for SEND_SECONDS."""
-        data = message.to_json()
-        if len(data) > MAX_MESSAGE:
-            raise ValueError(f"{type(message).__name__} has {len(data)} bytes, one packet carries {MAX_MESSAGE}")
+        if len(message) > MAX_MESSAGE:
+            raise ValueError(f"a message has {len(message)} bytes, one packet carries {MAX_MESSAGE}")
         self._socket.settimeout(SEND_SECONDS)
-        socket.send_fds(self._socket, [data], list(descriptors))
+        socket.send_fds(self._socket, [message], list(descriptors))
 
     def receive(self, timeout: float) -> tuple[FromAgent, list[int]]:
         """The next message and its descriptors.
@@ -62,9 +59,9 @@ class Channel:
             if len(data) > MAX_MESSAGE or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise TornFrame(f"{self.path}: a packet of more than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} files")
             try:
-                message: FromAgent = from_agent.validate_json(data)
-            except ValidationError as error:
-                raise TornFrame(f"{self.path}: not a message of protocol 1: {error.errors()[0]['msg']}") from error
+                message = read(data)
+            except ValueError as error:
+                raise TornFrame(f"{self.path}: not a message of protocol 1: {error}"[:1000]) from error
         except BaseException:  # whatever it was: the caller does not get the descriptors
             close_all(descriptors)
             raise

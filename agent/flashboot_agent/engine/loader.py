@@ -8,10 +8,11 @@ from sglang.srt.model_loader.loader import BaseModelLoader
 
 from flashboot_agent.core.errors import UnsupportedEngine
 from flashboot_agent.engine.attach import attach
-from flashboot_agent.engine.client import Sealed
+from flashboot_agent.engine.client import reported
 from flashboot_agent.engine.log import log
+from flashboot_agent.engine.offer import Sealed
 from flashboot_agent.engine.seed import seed
-from flashboot_agent.engine.session import baseline, client_for, reported
+from flashboot_agent.engine.session import baseline, client_for
 from flashboot_agent.engine.settings import EngineSettings
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flashboot_agent.core.errors import DeadlineExceeded
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.log import Patient
-from flashboot_agent.engine.settings import Deadlines
 
 CHECK_SECONDS: Final = 0.5
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, Retryable
+from flashboot_agent.engine import messages
 from flashboot_agent.engine.channel import Channel
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.log import Patient, log
-from flashboot_agent.engine.settings import LOAD_FORMAT, Deadlines, EngineSettings, settings_of
+from flashboot_agent.engine.settings import LOAD_FORMAT, EngineSettings, settings_of
 from flashboot_agent.memory.memfd import close_all
-from flashboot_agent.wire.attach import Clear, Trouble
 from flashboot_agent.wire.control import Problem
 
 CHECK_SECONDS: Final = 2.0
@@ -149,17 +150,17 @@ class SocketReporter:
         self._channel: Channel | None = None
 
     def report(self, problem: Problem) -> bool:
-        return self._tell(Trouble(problem=problem))
+        return self._tell(messages.trouble(problem))
 
     def clear(self) -> bool:
-        return self._tell(Clear())
+        return self._tell(messages.clear())
 
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
-    def _tell(self, message: Trouble | Clear) -> bool:
+    def _tell(self, message: bytes) -> bool:
         try:
             if self._channel is None or not _alive(self._channel):
                 self.close()

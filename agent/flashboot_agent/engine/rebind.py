@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.engine import views
-from flashboot_agent.engine.walk import Found, class_name, holder, tensors
+from flashboot_agent.engine import views, walk
+from flashboot_agent.engine.walk import Found, class_name
 from flashboot_agent.wire.layout import Binding, Layout, Storage, TensorView
 
 
@@ -23,9 +23,9 @@ def install(model: Any, layout: Layout, base: Any) -> None:
     """
     import torch
 
-    planned = resolve(model, layout)
-    modules = dict(model.named_modules(remove_duplicate=False))
     with views.collector_paused(), torch.no_grad():
+        modules = walk.modules(model)
+        planned = _resolved(modules, layout)
         made = views.tensors_of(layout, base)
         _wrap_parameters(made, planned, layout)
         for binding in layout.bindings:
@@ -37,8 +37,12 @@ def resolve(model: Any, layout: Layout) -> list[Any]:
 
     Changes nothing. Raises UnsupportedModel when model and layout differ, naming the first place.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    rest = {(item.module, item.attribute): item for item in tensors(model)}
+    with views.collector_paused():
+        return _resolved(walk.modules(model), layout)
+
+
+def _resolved(modules: dict[str, Any], layout: Layout) -> list[Any]:
+    rest = {(item.module, item.attribute): item for item in walk.tensors_in(modules)}
     result: list[Any] = []
     for binding in layout.bindings:
         if binding.module not in modules:
@@ -70,7 +74,12 @@ def repoint(objects: list[Any], layout: Layout, base: Any) -> None:
 
 def verify(model: Any, layout: Layout, base: Any) -> None:
     """Raises UnsupportedModel unless every tensor is what the layout says and lies where it says, ties included."""
-    found = {(item.module, item.attribute, item.kind): item for item in tensors(model)}
+    with views.collector_paused():
+        _verify(model, layout, base)
+
+
+def _verify(model: Any, layout: Layout, base: Any) -> None:
+    found = {(item.module, item.attribute, item.kind): item for item in walk.tensors(model)}
     places = [(binding.module, binding.attribute, binding.kind) for binding in layout.bindings]
     odd = found.keys() ^ set(places)
     if odd:
@@ -135,25 +144,25 @@ def _wrap_parameters(made: list[Any], planned: list[Any], layout: Layout) -> Non
 
 
 def _require_alike(binding: Binding, view: TensorView, old: Found | None) -> None:
-    place = f"{binding.module}.{binding.attribute}"
     if old is None:
         if view.parameter:
+            place = f"{binding.module}.{binding.attribute}"
             raise UnsupportedModel(f"{place} is a parameter of the seed's model, this one has none")
         return
     if old.kind != binding.kind:
-        raise UnsupportedModel(f"{place} is a {binding.kind} in the seed's model, here a {old.kind}")
+        raise UnsupportedModel(f"{old} is a {binding.kind} in the seed's model, here a {old.kind}")
     cls = class_name(type(old.tensor))
     if cls != view.cls and (view.parameter or view.cls != "torch.Tensor"):
-        raise UnsupportedModel(f"{place} is a {view.cls} in the seed's model, here a {cls}")
+        raise UnsupportedModel(f"{old} is a {view.cls} in the seed's model, here a {cls}")
     if not old.tensor.is_meta:
-        raise UnsupportedModel(f"{place} was made outside of the meta device, it may belong to another model")
+        raise UnsupportedModel(f"{old} was made outside of the meta device, it may belong to another model")
 
 
 def _bind(module: Any, binding: Binding, tensor: Any) -> None:
     if binding.kind == "parameter":
         module._parameters[binding.attribute] = tensor
     elif binding.kind == "attribute":
-        below, name = holder(module, binding.attribute)
+        below, name = walk.holder(module, binding.attribute)
         below.__dict__[name] = tensor
     else:
         module._buffers[binding.attribute] = tensor

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
-
-from pydantic import ValidationError
 
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine.client import AgentClient
-from flashboot_agent.engine.preflight import asked
-from flashboot_agent.engine.settings import Deadlines, EngineSettings
-from flashboot_agent.wire.attach import MAX_MESSAGE, MOUNT_PATH, SOCKET_NAME, Hello
-from flashboot_agent.wire.control import Place
+from flashboot_agent.engine.deadlines import Deadlines
+from flashboot_agent.engine.installed import torch_version
+from flashboot_agent.engine.messages import hello
+from flashboot_agent.wire.attach_socket import MAX_MESSAGE, MOUNT_PATH, SOCKET_NAME
+from flashboot_agent.wire.place import MOST, Place
 
 SCHEMA: Final = "tensors-1"
 """What the bytes of an arena are, for a program that asks by this API: a dictionary of tensors, as they were given."""
@@ -22,30 +20,53 @@ SCHEMA: Final = "tensors-1"
 ONLY: Final = Place()
 """The rank of a program that has one."""
 
+MOST_PATH: Final = 107
+"""Bytes of a socket's path; Linux allows no more."""
 
-@dataclass(frozen=True, kw_only=True)
+WAITS: Final = Deadlines()
+
+
 class Request:
     """Which weights, and how long to wait for them. Equal requests get equal bytes.
 
-    Raises BadRequest when a field makes no sense; the message names it.
-    """
+    No dataclass, and nothing of pydantic: making either takes a good part of the time that an attach may take."""
 
-    model: str
-    revision: str
-    """Immutable: never the name of two different checkpoints."""
-    identity: Mapping[str, str] = field(default_factory=dict)
-    """What else decides what the bytes are: dtype, quantisation, the version of the code that makes them, …
+    def __init__(
+        self,
+        *,
+        model: str,
+        revision: str,
+        identity: Mapping[str, str] | None = None,
+        place: Place = ONLY,
+        socket: str = f"{MOUNT_PATH}/{SOCKET_NAME}",
+        connect_seconds: float = WAITS.connect,
+        arena_seconds: float = WAITS.arena,
+        stall_seconds: float = 60.0,
+    ) -> None:
+        """
+        Args:
+            model: what the bytes are of.
+            revision: immutable; never the name of two different checkpoints.
+            identity: what else decides what the bytes are: dtype, quantisation, the version of the code that makes
+                them, … A process whose request differs from that of the one that loaded is refused, and told the field
+                and both values.
+            place: the rank whose shard this is.
+            socket: of the pod.
+            connect_seconds: for an agent that is away.
+            arena_seconds: for the arena's first byte: another process may be loading a large checkpoint.
+            stall_seconds: how long a clone may stand still once it runs.
 
-    A process whose request differs from that of the one that loaded is refused, and told the field and both values."""
-    place: Place = ONLY
-    """The rank whose shard this is."""
-    socket: str = f"{MOUNT_PATH}/{SOCKET_NAME}"
-    connect_seconds: float = Deadlines.connect
-    """For an agent that is away."""
-    arena_seconds: float = Deadlines.arena
-    """For the arena's first byte: another process may be loading a large checkpoint."""
-    stall_seconds: float = 60.0
-    """How long a clone may stand still once it runs."""
+        Raises BadRequest when one makes no sense; the message names it.
+        """
+        self.model = model
+        self.revision = revision
+        self.identity = dict(identity or {})
+        self.place = place
+        self.socket = socket
+        self.connect_seconds = connect_seconds
+        self.arena_seconds = arena_seconds
+        self.stall_seconds = stall_seconds
+        self._check()
 
     @classmethod
     def of(
@@ -55,6 +76,8 @@ class Request:
 
         Raises BadRequest when it did not.
         """
+        from flashboot_agent.engine.preflight import asked
+
         found = asked(arguments)
         if found is None:
             raise BadRequest(
@@ -65,7 +88,7 @@ class Request:
         return cls(
             model=settings.model,
             revision=settings.revision,
-            identity=identity or {},
+            identity=identity,
             place=place or ONLY,
             socket=settings.socket,
             connect_seconds=deadlines.connect,
@@ -73,56 +96,51 @@ class Request:
             stall_seconds=settings.clone_timeout_seconds,
         )
 
-    def __post_init__(self) -> None:
-        for name in ("connect_seconds", "arena_seconds"):
+    def full_identity(self) -> dict[str, str]:
+        """The fields that are compared, with those that FlashBoot adds."""
+        return {**self._own(), **self.identity}
+
+    def client(self) -> AgentClient:
+        """A conversation with the agent, not begun yet."""
+        deadlines = Deadlines(connect=self.connect_seconds, arena=self.arena_seconds)
+        return AgentClient(self.socket, deadlines, self.stall_seconds, self.place, self.full_identity())
+
+    def _own(self) -> dict[str, str]:
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "revision": self.revision,
+            "place": str(self.place),
+            "torch": torch_version(),
+            "byteorder": sys.byteorder,
+        }
+
+    def _check(self) -> None:
+        for name, text in (("model", self.model), ("revision", self.revision), ("socket", self.socket)):
+            if not isinstance(text, str) or not text:
+                raise BadRequest(f"{name}: must be some text, not {text!r}")
+        if len(self.socket.encode("utf-8", "surrogateescape")) > MOST_PATH:
+            raise BadRequest(f"socket: a path of at most {MOST_PATH} bytes, not {self.socket!r}")
+        for name in ("connect_seconds", "arena_seconds", "stall_seconds"):
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise BadRequest(f"{name} must be a positive number of seconds, not {seconds!r}")
-        if not isinstance(self.place, Place):
-            raise BadRequest(f"place must be a Place, not {self.place!r}")
-        try:
-            self._settings()
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
-            name = "stall_seconds" if name == "clone_timeout_seconds" else name
-            raise BadRequest(f"{name}: {first['msg']}") from error
+        place = self.place
+        if not isinstance(place, Place) or not all(
+            type(number) is int and 0 <= number <= most for number, most in zip(place, MOST.values(), strict=True)
+        ):
+            raise BadRequest(f"place must be a Place, its numbers within {MOST}, not {place!r}")
+        own = self._own()
         for key, value in self.identity.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise BadRequest(f"identity: {key!r}: {value!r}; names and values are strings")
-            if key in self._own():
+            if key in own:
                 raise BadRequest(f"identity: {key!r} is filled in by FlashBoot; choose another name")
         try:
-            size = len(Hello(place=self.place, identity=self.full_identity()).to_json())
+            size = len(hello(self.place, self.full_identity(), attached=False))
         except ValueError as error:  # half a surrogate pair, which no message carries
             raise BadRequest(f"identity: a name or value is no text that UTF-8 can carry: {error}") from error
         if size > MAX_MESSAGE:
             raise BadRequest(
                 f"identity: {size} bytes with everything, at most {MAX_MESSAGE} are carried; hash long values"
             )
-
-    def full_identity(self) -> dict[str, str]:
-        """The fields that are compared, with those that FlashBoot adds."""
-        return {**self._own(), **self.identity}
-
-    def _own(self) -> dict[str, str]:
-        import torch
-
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "revision": self.revision,
-            "place": str(self.place),
-            "torch": str(torch.__version__),
-            "byteorder": sys.byteorder,
-        }
-
-    def _settings(self) -> EngineSettings:
-        return EngineSettings(
-            model=self.model, revision=self.revision, socket=self.socket, clone_timeout_seconds=self.stall_seconds
-        )
-
-    def client(self) -> AgentClient:
-        """A conversation with the agent, not begun yet."""
-        deadlines = Deadlines(connect=self.connect_seconds, arena=self.arena_seconds)
-        return AgentClient(self._settings(), deadlines, self.place, self.full_identity())

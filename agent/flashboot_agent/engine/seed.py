@@ -21,13 +21,15 @@ from flashboot_agent.core.errors import (
     SeedFailed,
 )
 from flashboot_agent.engine import marks, rebind, shadow, walk
-from flashboot_agent.engine.client import AgentClient, Sealed
+from flashboot_agent.engine.client import AgentClient
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.log import log
 from flashboot_agent.engine.mapping import as_tensor, map_arena
+from flashboot_agent.engine.offer import Sealed
 from flashboot_agent.engine.pack import Packing
 from flashboot_agent.engine.plan import Plan, plan
 from flashboot_agent.engine.preflight import wait_for_weights
-from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY, Deadlines
+from flashboot_agent.engine.settings import EXTRA_CONFIG_KEY
 from flashboot_agent.engine.structure import structure_of
 from flashboot_agent.wire.layout import Layout
 

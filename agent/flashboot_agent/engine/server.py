@@ -12,8 +12,8 @@ import socket
 from typing import Any, Final
 
 from flashboot_agent.engine import drain, guard, startup
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.session import published_settings
-from flashboot_agent.engine.settings import Deadlines
 
 SCHEDULERS_UP: Final = "sglang.srt.observability.startup_time.build_engine_startup_time"
 """SGLang calls it once, in the process that listens, when all schedulers have reported and before it listens."""

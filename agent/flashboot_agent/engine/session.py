@@ -8,18 +8,16 @@ loader reports (engine/baseline.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
-from flashboot_agent.core.errors import BadRequest, FlashBootError
+from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine.baseline import Baseline
-from flashboot_agent.engine.client import AgentClient
+from flashboot_agent.engine.client import AgentClient, reported
+from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.identity import identity_of, place_of
-from flashboot_agent.engine.log import log
-from flashboot_agent.engine.settings import LOAD_FORMAT, Deadlines, EngineSettings, settings_of
+from flashboot_agent.engine.settings import LOAD_FORMAT, EngineSettings, settings_of
 from flashboot_agent.engine.support import require_supported
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
 _clients: dict[tuple[EngineSettings, Place], AgentClient] = {}
 
@@ -58,7 +56,9 @@ def client_for(settings: EngineSettings, model_config: Any, draft_index: int | N
     client = _clients.get((settings, place))
     if client is None:
         identity = identity_of(settings, model_config)
-        client = _clients[settings, place] = AgentClient(settings, Deadlines.of(), place, identity)
+        client = _clients[settings, place] = AgentClient(
+            settings.socket, Deadlines.of(), settings.clone_timeout_seconds, place, identity
+        )
         with reported(client):
             require_supported(model_config)
     return client
@@ -75,14 +75,3 @@ def forget(settings: EngineSettings) -> None:
 def is_ours() -> bool:
     """Whether this process's weights are, or are about to be, in an arena."""
     return bool(_clients)
-
-
-@contextmanager
-def reported(client: AgentClient) -> Iterator[None]:
-    """An error inside that ends the engine is told to the agent first, and then goes on its way."""
-    try:
-        yield
-    except FlashBootError as error:
-        log.error("%s: %s: %s", client.who, error.reason, error)
-        client.fail(error)
-        raise

@@ -16,7 +16,8 @@ from typing import Any, Final
 from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.keeper import Kept
 from flashboot_agent.engine.log import log
-from flashboot_agent.wire.attach import FromAgent, Refused, Started
+from flashboot_agent.engine.messages import FromAgent, Refused
+from flashboot_agent.wire.attach import Started
 from flashboot_agent.wire.control import StartupTimes
 
 STATE: Final = "sglang.srt.managers.tokenizer_manager.TokenizerManager._set_engine_state_field"
@@ -54,7 +55,7 @@ class Report(Kept):
         self._times = times
 
     def greet(self, channel: Channel) -> None:
-        channel.send(Started(times=self._times))
+        channel.send(Started(times=self._times).to_json())
 
     def heard(self, channel: Channel, message: FromAgent) -> None:
         """The agent has no answer to it, but for one that does not know the message."""

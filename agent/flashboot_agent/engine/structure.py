@@ -11,13 +11,14 @@ import hashlib
 from typing import Any
 
 from flashboot_agent.core.errors import IdentityMismatch
-from flashboot_agent.engine.walk import class_name, tensors
+from flashboot_agent.engine.walk import class_name, modules, tensors_in
 
 
 def structure_of(model: Any) -> str:
     """`sha256:…`; the same in every process for the same model."""
-    lines = [f"{path} {class_name(type(module))}" for path, module in model.named_modules(remove_duplicate=False)]
-    for item in tensors(model):
+    found = modules(model)
+    lines = [f"{path} {class_name(type(module))}" for path, module in found.items()]
+    for item in tensors_in(found):
         tensor = item.tensor
         lines.append(f"{item} {item.kind} {class_name(type(tensor))} {tensor.dtype} {tuple(tensor.shape)}")
     text = "\n".join(lines)

@@ -1,15 +1,15 @@
 """All tensors that a model is made of, by their place.
 
 One walk serves the seed (what must be packed), the attaching engine (what must be bound) and the tests (what must be
-equal). Modules are visited under every path, so that a tie shows as one object under two names.
+equal). Modules are visited under every path, so that a tie shows as one object under two names. A model has tens of
+thousands of tensors, and all of this runs under the GIL: nothing is done per module or tensor that need not be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.wire.layout import BindingKind
@@ -24,10 +24,11 @@ METHODS: Final = ("quant_method", "scheme")
 """Objects below modules whose fields a load may change: SGLang's quantisation methods."""
 
 _MAX_DEPTH = 6
+_PLAIN: Final = frozenset((type(None), bool, int, float, str))
+"""What most attributes are, and no tensor is."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A tensor at one of its places."""
 
     module: str
@@ -39,11 +40,30 @@ class Found:
         return f"{self.module}.{self.attribute}" if self.module else self.attribute
 
 
+def modules(model: Any) -> dict[str, Any]:
+    """Path → module, as `named_modules(remove_duplicate=False)` has it, without a generator for each level."""
+    found: dict[str, Any] = {}
+    rest = [("", model)]
+    while rest:
+        path, module = rest.pop()
+        found[path] = module
+        below = [(key, child) for key, child in module._modules.items() if child is not None]
+        front = f"{path}." if path else ""
+        rest += [(front + key, child) for key, child in reversed(below)]
+    return found
+
+
 def tensors(model: Any) -> Iterator[Found]:
     """All parameters, buffers and plain tensor attributes of all modules, in a fixed order."""
+    return tensors_in(modules(model))
+
+
+def tensors_in(found: dict[str, Any]) -> Iterator[Found]:
+    """`tensors` of a model whose `modules` these are."""
     import torch
 
-    for name, module in model.named_modules(remove_duplicate=False):
+    common, plain, tensor = _common_attributes(), _PLAIN, torch.Tensor
+    for name, module in found.items():
         for key, value in module._parameters.items():
             if value is not None:
                 yield Found(name, key, "parameter", value)
@@ -51,13 +71,15 @@ def tensors(model: Any) -> Iterator[Found]:
             if value is not None:
                 passing = key in module._non_persistent_buffers_set
                 yield Found(name, key, "buffer_non_persistent" if passing else "buffer", value)
-        for key, value in own(module):
-            if isinstance(value, torch.Tensor):
+        for key, value in list(vars(module).items()):
+            if key in common or type(value) in plain:
+                continue
+            if isinstance(value, tensor):
                 yield Found(name, key, "attribute", value)
             elif key in HELD_BELOW:
                 for field in HELD_BELOW[key]:
                     held = getattr(value, field, None)
-                    if isinstance(held, torch.Tensor):
+                    if isinstance(held, tensor):
                         yield Found(name, f"{key}.{field}", "attribute", held)
 
 
@@ -80,7 +102,7 @@ def hidden_tensors(model: Any) -> Iterator[tuple[str, Any]]:
     Such a tensor can't be bound by name; a model that has one with bytes is refused.
     """
     seen: set[int] = set()
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in modules(model).items():
         for key, value in own(module):
             path, known = f"{name}.{key}" if name else key, HELD_BELOW.get(key, ())
             bound = {f"{path}.{field}" for field in known}

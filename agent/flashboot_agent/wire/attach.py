@@ -25,18 +25,16 @@ the agent the plug-in connects again and says hello once more with `attached: tr
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from flashboot_agent.wire.attach_socket import MAX_MESSAGE as MAX_MESSAGE  # noqa: PLC0414 - a part of the protocol
+from flashboot_agent.wire.attach_socket import MOUNT_PATH as MOUNT_PATH  # noqa: PLC0414
+from flashboot_agent.wire.attach_socket import PROTOCOL as PROTOCOL  # noqa: PLC0414
+from flashboot_agent.wire.attach_socket import SOCKET_NAME as SOCKET_NAME  # noqa: PLC0414
 from flashboot_agent.wire.base import ArenaId, Digest, WireModel
 from flashboot_agent.wire.control import Place, Problem, StartupTimes
-
-PROTOCOL: Final = 1
-SOCKET_NAME: Final = "agent.sock"
-MOUNT_PATH: Final = "/flashboot"
-MAX_MESSAGE: Final = 65536
-"""Bytes of one packet; Linux refuses packets above the socket's send buffer (212,992 by default)."""
 
 
 class Hello(WireModel):

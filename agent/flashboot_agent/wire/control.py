@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashboot_agent.wire.base import Address, ArenaId, Digest, Name, Text, Time, Uid, WireModel
+from flashboot_agent.wire.place import Place as Place  # noqa: PLC0414 - a part of these messages
 
 PROTOCOL: Final = 1
 """Agents and an operator of one protocol understand each other, whatever their versions. As models refuse what they do
@@ -52,24 +53,6 @@ ArenaState = Literal["allocated", "seeding", "filling", "sealed"]
 """allocated: memory is there, no byte yet; with `bytes` 0 a clone that has not learned its size from a parent yet.
 seeding: an engine writes it. filling: a clone or a load runs. sealed:
 resident."""
-
-
-class Place(WireModel):
-    """A rank by its place in its replica, never by its world rank.
-
-    Pipeline and tensor rank suffice: the ranks within experts (EP, MoE-TP, MoE-DP) and attention (TP, DP, CP) follow
-    from the tensor rank and the sizes, and sizes are part of the identity. Copies of a whole model side by side in one
-    pod (plain data parallelism) have the same places, and the same bytes.
-    """
-
-    pp: Annotated[int, Field(ge=0, le=4095)] = 0
-    tp: Annotated[int, Field(ge=0, le=4095)] = 0
-    draft: Annotated[int, Field(ge=0, le=255)] = 0
-    """0: the main model. Else the number of a draft model, from 1."""
-
-    def __str__(self) -> str:
-        """Short, for people, and different for each place: `tp1`, `pp2-tp0`, `tp0-draft1`."""
-        return (f"pp{self.pp}-" if self.pp else "") + f"tp{self.tp}" + (f"-draft{self.draft}" if self.draft else "")
 
 
 class Peer(WireModel):

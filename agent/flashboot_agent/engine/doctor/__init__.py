@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from flashboot_agent.engine.doctor import command, image, pod
 from flashboot_agent.engine.doctor.findings import Check, Finding, run
-from flashboot_agent.wire.attach import MOUNT_PATH, SOCKET_NAME
+from flashboot_agent.wire.attach_socket import MOUNT_PATH, SOCKET_NAME
 
 
 def examine(arguments: Sequence[str], *, socket: str | None, in_pod: bool) -> list[Finding]:

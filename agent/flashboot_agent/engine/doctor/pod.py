@@ -11,9 +11,10 @@ from typing import Final
 from flashboot_agent.core.errors import TornFrame
 from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.doctor.findings import Check, Odd
+from flashboot_agent.engine.messages import Agent
 from flashboot_agent.memory.probe import choose, probe
 from flashboot_agent.version import own_version
-from flashboot_agent.wire.attach import MOUNT_PATH, PROTOCOL, Agent, Ask
+from flashboot_agent.wire.attach import MOUNT_PATH, PROTOCOL, Ask
 from flashboot_agent.wire.door import DRIVER_NAME
 
 ANSWER_SECONDS: Final = 5.0
@@ -61,17 +62,17 @@ def agent(path: str) -> str:
     """Ask who is there. That is no hello: the agent's idea of this pod stays as it is."""
     channel = Channel(path, ANSWER_SECONDS)
     try:
-        channel.send(Ask())
+        channel.send(Ask().to_json())
         message, _ = channel.receive(ANSWER_SECONDS)
     except TornFrame as error:
         raise Odd("wrong", f"it speaks another protocol: {error}", _BOTH) from error
     finally:
         channel.close()
-    if not isinstance(message, Agent) or message.protocol != PROTOCOL:
+    if not isinstance(message, Agent):
         raise Odd("wrong", f"protocol {PROTOCOL} is not spoken: {message}", _BOTH)
     if message.version != own_version():
         raise Odd("note", f"version {message.version}, here {own_version()}", "the protocol is the same: that works")
-    return f"node {message.node}, version {message.version}, protocol {message.protocol}"
+    return f"node {message.node}, version {message.version}, protocol {PROTOCOL}"
 
 
 def memory() -> str:

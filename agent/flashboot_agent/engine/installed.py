@@ -1,0 +1,27 @@
+"""The installed torch, as far as its files tell: importing it takes seconds, and the agent can be asked before."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+
+def torch_folder() -> Path:
+    """Raises ModuleNotFoundError."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("torch is not installed; FlashBoot's Python API hands out its tensors", name="torch")
+    return Path(spec.origin).parent
+
+
+@cache
+def torch_version() -> str:
+    """`torch.__version__`: torch itself takes it from this file."""
+    path = torch_folder() / "version.py"
+    spec = importlib.util.spec_from_file_location("flashboot_agent_torch_version", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.__version__)

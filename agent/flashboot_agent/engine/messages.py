@@ -1,0 +1,125 @@
+"""The attach protocol as an engine speaks it that attaches without trouble: wire/attach.py without pydantic.
+
+Making pydantic's models takes longer than attaching to 20,000 tensors does. So what every attach says and hears is
+written and read here by hand, and what is rare (trouble, a refusal, startup times) goes through the models, which are
+imported then. tests/unit/test_engine_messages.py holds the two to each other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from flashboot_agent.wire.attach_socket import PROTOCOL
+from flashboot_agent.wire.place import Place
+
+if TYPE_CHECKING:
+    from flashboot_agent.wire.control import Problem
+
+
+def hello(place: Place, identity: dict[str, str], *, attached: bool) -> bytes:
+    """Raises ValueError for a name or value that UTF-8 can't carry."""
+    return _json(type="hello", protocol=PROTOCOL, place=place._asdict(), identity=identity, attached=attached)
+
+
+def attached() -> bytes:
+    return _json(type="attached")
+
+
+def allocate(nbytes: int) -> bytes:
+    return _json(type="allocate", bytes=nbytes)
+
+
+def commit() -> bytes:
+    return _json(type="commit")
+
+
+def trouble(problem: Problem, place: Place | None = None) -> bytes:
+    from flashboot_agent.wire.attach import Trouble
+
+    return Trouble(problem=problem, place=place).to_json()
+
+
+def clear(place: Place | None = None) -> bytes:
+    return _json(type="clear", place=place._asdict() if place is not None else None)
+
+
+class Coming(NamedTuple):
+    allocated: bool
+    bytes: int
+    watermark: int
+    note: str
+
+
+class Ready(NamedTuple):
+    arena: str
+    bytes: int
+    digest: str
+    layout_digest: str
+
+
+class Seed(NamedTuple):
+    arena: str
+
+
+class Writable(NamedTuple):
+    arena: str
+    bytes: int
+
+
+class Refused(NamedTuple):
+    problem: Problem
+
+
+class Agent(NamedTuple):
+    node: str
+    version: str
+
+
+FromAgent = Coming | Ready | Seed | Writable | Refused | Agent
+
+_SHAPES: Final[dict[str, dict[str, type]]] = {
+    "coming": {"allocated": bool, "bytes": int, "watermark": int, "note": str},
+    "ready": {"arena": str, "bytes": int, "identity": str, "digest": str, "layoutDigest": str},
+    "seed": {"arena": str},
+    "writable": {"arena": str, "bytes": int},
+    "refused": {"problem": dict},
+    "agent": {"protocol": int, "node": str, "version": str},
+}
+
+
+def read(data: bytes) -> FromAgent:
+    """Raises ValueError for what is no message of an agent, or has a field more or less than it must."""
+    fields = json.loads(data)
+    if not isinstance(fields, dict):
+        raise ValueError("no object")
+    kind = fields.pop("type", None)
+    shape = _SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        raise ValueError(f"its type is {kind!r:.100}")
+    if {name: type(value) for name, value in fields.items()} != shape:
+        raise ValueError(f"{kind} has {sorted(fields)!r:.500}, or one of them is of another type")
+    match kind:
+        case "coming":
+            return Coming(**fields)
+        case "ready":
+            return Ready(fields["arena"], fields["bytes"], fields["digest"], fields["layoutDigest"])
+        case "seed":
+            return Seed(**fields)
+        case "writable":
+            return Writable(**fields)
+        case "agent":
+            if fields["protocol"] != PROTOCOL:
+                raise ValueError(f"it speaks protocol {fields['protocol']}")
+            return Agent(fields["node"], fields["version"])
+    from flashboot_agent.wire.control import Problem
+
+    return Refused(Problem.model_validate(fields["problem"]))  # its ValidationError is a ValueError
+
+
+def kind_of(message: FromAgent) -> str:
+    return type(message).__name__.lower()
+
+
+def _json(**fields: Any) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()

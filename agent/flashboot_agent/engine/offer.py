@@ -1,0 +1,75 @@
+"""What the agent offers a rank in the end: a sealed arena, or to be the seed. No torch is needed here."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flashboot_agent.core.digest import document_digest
+from flashboot_agent.core.errors import DigestMismatch, TornFrame
+from flashboot_agent.core.identity import require_equal
+from flashboot_agent.engine.mapping import map_arena, parse_layout, read_layout
+from flashboot_agent.engine.messages import Ready
+from flashboot_agent.memory.memfd import close_all
+from flashboot_agent.wire.layout import Layout
+
+
+class Sealed(NamedTuple):
+    """A resident arena: `descriptor` is the caller's to close."""
+
+    arena: str
+    nbytes: int
+    digest: str
+    descriptor: int
+    layout: bytes
+
+
+class MustSeed(NamedTuple):
+    """This engine loads the checkpoint and fills the arena."""
+
+    arena: str
+
+
+def sealed(message: Ready, descriptors: list[int], who: str) -> Sealed:
+    """What came with `ready`. Takes over the descriptors.
+
+    Raises TornFrame, BadRequest; DigestMismatch when the layout is not the one that the agent speaks of."""
+    if len(descriptors) != 2:
+        close_all(descriptors)
+        raise TornFrame(f"{who}: ready came with {len(descriptors)} descriptors instead of arena and layout")
+    arena, document = descriptors
+    try:
+        layout = read_layout(document)
+    except BaseException:  # whatever it was: the caller does not get the arena's descriptor
+        os.close(arena)
+        raise
+    finally:
+        os.close(document)
+    if document_digest(layout) != message.layout_digest:
+        os.close(arena)
+        raise DigestMismatch(
+            f"{who}: the layout of {message.arena} differs from its digest {message.layout_digest}; "
+            "this node's agent holds it damaged: restart the agent, or delete the arena's pods here"
+        )
+    return Sealed(message.arena, message.bytes, message.digest, arena, layout)
+
+
+class Opened(NamedTuple):
+    """A sealed arena as this process sees it."""
+
+    layout: Layout
+    mapping: mmap.mmap
+
+
+def opened(offer: Sealed, identity: Mapping[str, str]) -> Opened:
+    """Read and compare the layout, map the bytes. Takes over the descriptor.
+
+    Raises BadRequest, IdentityMismatch."""
+    try:
+        layout = parse_layout(offer.layout)
+        require_equal(identity, layout.identity, whose=offer.arena)
+        return Opened(layout, map_arena(offer.descriptor, offer.nbytes, writable=False))
+    finally:
+        os.close(offer.descriptor)
