@@ -3,7 +3,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "errors.hpp"
 #include "layout_table.hpp"
 #include "python_buffer.hpp"
+#include "torch_arena.hpp"
 #include "torch_views.hpp"
 
 namespace nb = nanobind;
@@ -137,6 +140,25 @@ TorchShims::Handle handle_in(nb::handle capsule) {
   return handle;
 }
 
+// Handles for torch, which takes them out of the capsules. Takes over `made`.
+nb::list capsules_of(const TorchShims& torch, const std::vector<TorchShims::Handle>& made) {
+  try {
+    return list_of(made.size(), [&](std::size_t i) -> nb::object {
+      if (made[i] == nullptr) {
+        return nb::none();
+      }
+      PyObject* capsule = PyCapsule_New(made[i], nullptr, nullptr);
+      if (capsule == nullptr) {
+        throw nb::python_error();
+      }
+      return nb::steal(capsule);
+    });
+  } catch (...) {
+    torch.drop(made);
+    throw;
+  }
+}
+
 nb::list make_views(const TorchShims& torch, const LayoutTable& table, const nb::list& bases) {
   if (bases.size() != kLayoutDtypes.size()) {
     throw nb::value_error("make_views wants a base per dtype");
@@ -158,22 +180,32 @@ nb::list make_views(const TorchShims& torch, const LayoutTable& table, const nb:
     }
     made = torch.make(views);
   }
-  try {
-    return list_of(made.size(), [&](std::size_t i) -> nb::object {
-      if (made[i] == nullptr) {
-        return nb::none();
-      }
-      PyObject* capsule = PyCapsule_New(made[i], nullptr, nullptr);  // torch takes the handle out of it
-      if (capsule == nullptr) {
-        throw nb::python_error();
-      }
-      return nb::steal(capsule);
-    });
-  } catch (...) {
-    torch.drop(made);
-    throw;
-  }
+  return capsules_of(torch, made);
 }
+
+// From a thread of its own: waits for torch, then makes what it can make without it being imported.
+class Ahead {
+ public:
+  void make(const std::string& library, const LayoutTable& table, int descriptor) {
+    const nb::gil_scoped_release unlocked;
+    if (wait_for_library(library, stop_)) {
+      arena_ = std::make_unique<TorchArena>(library, table, descriptor);
+    }
+  }
+  void stop() noexcept { stop_.store(true); }
+  nb::object take() {
+    if (arena_ == nullptr) {
+      return nb::none();
+    }
+    const std::unique_ptr<TorchArena> arena = std::move(arena_);
+    const std::vector<TorchShims::Handle> made = arena->take();
+    return capsules_of(arena->shims(), made);
+  }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::unique_ptr<TorchArena> arena_;
+};
 
 }  // namespace
 
@@ -199,6 +231,11 @@ void bind_layout(nb::module_& module) {
   nb::class_<TorchShims>(module, "TorchShims")
       .def(nb::init<const std::string&>(), nb::arg("library"))
       .def("make_views", &make_views, nb::arg("table"), nb::arg("bases"));
+  nb::class_<Ahead>(module, "TorchAhead")
+      .def(nb::init<>())
+      .def("make", &Ahead::make, nb::arg("library"), nb::arg("table"), nb::arg("descriptor"))
+      .def("stop", &Ahead::stop)
+      .def("take", &Ahead::take);
 }
 
 }  // namespace flashboot

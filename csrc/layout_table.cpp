@@ -53,6 +53,7 @@ LayoutTable::LayoutTable(std::span<const std::byte> body, std::vector<std::uint6
   if (segment_ends.empty() || !std::ranges::is_sorted(segment_ends) || segment_ends.back() > kLayoutMostBytes) {
     throw Malformed("the segments are none, in no order, or beyond 2^50 bytes");
   }
+  arena_bytes_ = segment_ends.back();
   ColumnReader reader(body);
   const auto count = [&reader](std::string_view what) {
     const std::uint64_t value = reader.number(4, what);

@@ -108,6 +108,7 @@ class LayoutTable {
   [[nodiscard]] std::span<const std::int64_t> strides(const Form& form) const noexcept {
     return {strides_.data() + form.first_dim, form.dims};
   }
+  [[nodiscard]] std::uint64_t arena_bytes() const noexcept { return arena_bytes_; }
   // From the start of the arena to the first element.
   [[nodiscard]] std::uint64_t byte_offset(const Tensor& tensor) const noexcept {
     return storages_[tensor.storage].offset + tensor.offset * kLayoutDtypes[forms_[tensor.form].dtype].bytes;
@@ -131,6 +132,7 @@ class LayoutTable {
   void read_tensors(ColumnReader& reader, std::uint64_t count);
   void read_bindings(ColumnReader& reader, std::uint64_t count);
 
+  std::uint64_t arena_bytes_ = 0;
   std::string text_;
   std::vector<std::uint32_t> name_ends_;
   std::vector<std::int64_t> sizes_;

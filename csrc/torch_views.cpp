@@ -6,26 +6,23 @@
 #include <stdexcept>
 
 namespace flashboot {
-namespace {
 
-void* symbol(void* library, const char* name) {
-  void* found = dlsym(library, name);
+TorchShims::TorchShims(const std::string& library) {
+  // RTLD_NOLOAD: whoever has no torch loaded gets none. The reference is kept: torch is never unloaded.
+  library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (library_ == nullptr) {
+    throw std::runtime_error(library + " is not loaded");
+  }
+  reinterpret_ = reinterpret_cast<Reinterpret>(find("aoti_torch__reinterpret_tensor"));
+  delete_ = reinterpret_cast<Delete>(find("aoti_torch_delete_tensor_object"));
+}
+
+void* TorchShims::find(const char* name) const {
+  void* found = dlsym(library_, name);
   if (found == nullptr) {
     throw std::runtime_error(std::string("this torch has no ") + name);
   }
   return found;
-}
-
-}  // namespace
-
-TorchShims::TorchShims(const std::string& library) {
-  // RTLD_NOLOAD: whoever has no torch loaded gets none. The reference is kept: torch is never unloaded.
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  if (handle == nullptr) {
-    throw std::runtime_error(library + " is not loaded");
-  }
-  reinterpret_ = reinterpret_cast<Reinterpret>(symbol(handle, "aoti_torch__reinterpret_tensor"));
-  delete_ = reinterpret_cast<Delete>(symbol(handle, "aoti_torch_delete_tensor_object"));
 }
 
 std::vector<TorchShims::Handle> TorchShims::make(std::span<const View> views) const {

@@ -18,6 +18,9 @@ class TorchShims {
   // `library`: the path of libtorch_cpu.so. Raises std::runtime_error when it is not loaded or lacks a function.
   explicit TorchShims(const std::string& library);
 
+  // A C function of torch. Raises std::runtime_error when it has none of that name.
+  [[nodiscard]] void* find(const char* name) const;
+
   struct View {
     Handle base;  // null: no tensor is made, the handle is null
     std::span<const std::int64_t> sizes;
@@ -34,6 +37,7 @@ class TorchShims {
                                        Handle*);
   using Delete = std::int32_t (*)(Handle);
 
+  void* library_;
   Reinterpret reinterpret_;
   Delete delete_;
 };

@@ -365,6 +365,21 @@ class LayoutTable:
     def by_name(self, tensors: list[_T]) -> dict[str, _T]:
         """An object per tensor under each of its names. Raises Malformed when two names are the same."""
 
+class TorchAhead:
+    """An arena's tensors, made without the GIL by a thread that waits until this process has loaded torch's library."""
+
+    def __init__(self) -> None: ...
+    def make(self, library: str, table: LayoutTable, descriptor: int) -> None:
+        """Map the arena and make all that lie over its own bytes. Returns at once, with nothing made, after `stop`.
+
+        Raises RuntimeError: torch lacks a function, or the arena is smaller than the layout says."""
+
+    def stop(self) -> None:
+        """Wait no longer. Any thread."""
+
+    def take(self) -> list[object | None] | None:
+        """As TorchShims.make_views; None when nothing was made. Once."""
+
 class TorchShims:
     """torch's own C functions for making tensors, found at run time."""
 

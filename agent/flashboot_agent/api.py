@@ -73,13 +73,13 @@ def attach(request: Request | Begun) -> Weights:
         DeadlineExceeded, CloneFailed: they did not come in time; says how far they came, and on whom it waited.
         FlashBootError: what else the agent refused with.
     """
-    with _asking(request) as (client, answer):
+    with _asking(request) as (begun, answer):
         if isinstance(answer, MustSeed):
             raise NotReady(
-                f"{client.who}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
+                f"{begun.client.who}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
                 "attach_or_seed here, or seed in another pod first"
             )
-        return _weights(client, *answer, seeded=False)
+        return _attached(begun, *answer)
 
 
 def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights:
@@ -95,25 +95,25 @@ def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights
         InsufficientMemory: the node's budget for arenas is used up.
         FlashBootError: as `attach`.
     """
-    with _asking(request) as (client, answer):
+    with _asking(request) as (begun, answer):
         if not isinstance(answer, MustSeed):
-            raise CommitRefused(f"{client.who}: {answer[0].arena} is resident already; attach to it")
-        return _seeded(client, tensors if callable(tensors) else lambda: tensors)
+            raise CommitRefused(f"{begun.client.who}: {answer[0].arena} is resident already; attach to it")
+        return _seeded(begun.client, tensors if callable(tensors) else lambda: tensors)
 
 
 def attach_or_seed(request: Request | Begun, load: Load) -> Weights:
     """Do what the agent says: attach, or call `load` and seed what it returns. Raises as `attach` and `seed` do."""
-    with _asking(request) as (client, answer):
-        return _seeded(client, load) if isinstance(answer, MustSeed) else _weights(client, *answer, seeded=False)
+    with _asking(request) as (begun, answer):
+        return _seeded(begun.client, load) if isinstance(answer, MustSeed) else _attached(begun, *answer)
 
 
 @contextmanager
-def _asking(request: Request | Begun) -> Iterator[tuple[AgentClient, tuple[Sealed, Opened] | MustSeed]]:
+def _asking(request: Request | Begun) -> Iterator[tuple[Begun, tuple[Sealed, Opened] | MustSeed]]:
     """The agent's decision. An error inside is told to the agent, which shows it in the pod's status."""
     begun = begin(request) if isinstance(request, Request) else request
     try:
         with reported(begun.client):
-            yield begun.client, begun.answer()
+            yield begun, begun.answer()
     except BaseException:  # whatever it was: nobody else can end the conversation
         begun.close()
         raise
@@ -133,7 +133,8 @@ def _seeded(client: AgentClient, load: Load) -> Weights:
             f"{client.who}: {sealed.arena} was sealed by another process with other names or shapes than this one "
             "loaded: put what differs into the identity"
         )
-    return _weights(client, sealed, opened(sealed, client.identity), seeded=True)
+    arena = opened(sealed, client.identity)
+    return _weights(client, sealed, by_name(arena.layout, as_tensor(arena.mapping)), seeded=True)
 
 
 def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
@@ -145,8 +146,12 @@ def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
         raise SeedFailed(f"{client.who}: the weights could not be loaded: {type(error).__name__}: {error}") from error
 
 
-def _weights(client: AgentClient, sealed: Sealed, arena: Opened, *, seeded: bool) -> Weights:
-    tensors = by_name(arena.layout, as_tensor(arena.mapping))
+def _attached(begun: Begun, sealed: Sealed, arena: Opened) -> Weights:
+    base = as_tensor(arena.mapping)  # imports torch, if nobody has
+    return _weights(begun.client, sealed, by_name(arena.layout, base, begun.ahead()), seeded=False)
+
+
+def _weights(client: AgentClient, sealed: Sealed, tensors: dict[str, Any], *, seeded: bool) -> Weights:
     client.attached()
     log.info("%s: %s %s", client.who, "seeded" if seeded else "attached to", sealed.arena)
     return Weights(tensors, client, sealed, seeded=seeded)

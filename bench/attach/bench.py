@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from bench.kit.outcome import Options, Outcome
 from bench.kit.paired import Pairs, Run, RunFailed, paired
@@ -19,6 +20,8 @@ _BYTES = 200 << 20
 _PEERS = ["torch-multiprocessing", "safetensors"]
 _OURS = {"dict": "by name", "model": "bound on a model and verified"}
 _ADDED = at_most(15)
+_FRESH_ROUNDS = 15
+"""Processes of three seconds, of which some milliseconds count."""
 
 
 def attach(options: Options) -> Outcome:
@@ -44,8 +47,8 @@ def attach(options: Options) -> Outcome:
     rows += [pairs.ratio(f"{how}, over a mapping and a view each", ours, "views") for ours, how in _OURS.items()]
     with _worker("process", python, folder, options) as worker:
         ways = {f"process {word}": partial(worker.call, "run", attach=word == "with") for word in ("without", "with")}
-        fresh = paired(ways, options.rounds, say)
-    rows.append(_added(fresh))
+        fresh = paired(ways, options.rounds if options.quick else _FRESH_ROUNDS, say)
+    rows += [_added(fresh), _cpu(fresh)]
     return Outcome(rows, {"samples": {**pairs.samples, **fresh.samples}})
 
 
@@ -55,14 +58,30 @@ def _worker(name: str, python: Path, folder: Path, options: Options) -> Worker:
 
 
 def _added(pairs: Pairs) -> Row:
-    what = "added to a fresh process's own imports (torch, pydantic), 19,945 tensors by name"
+    what = "added to a fresh process's own imports (torch, pydantic) by the public API, 19,945 tensors by name"
     try:
-        added = sorted(1000 * sample["added"] for sample in pairs.of("process with"))
-        without = pairs.seconds("process without")
+        samples = pairs.of("process with")
+        added = sorted(1000 * sample["added"] for sample in samples)
+        part = {key: 1000 * pairs.median("process with", key) for key in ("before", "after", "thread")}
+        imports = pairs.median("process with", "imports")
     except RunFailed as error:
         return failed(what, "ms", _ADDED, error)
     note = (
-        f"measured inside of it; imports {pairs.median('process with', 'imports'):.2f} s; whole process "
-        f"{pairs.seconds('process with'):.2f} s, without {without:.2f} s"
+        f"modules and question {part['before']:.1f} ms, tensors {part['after']:.1f} ms; beside the imports "
+        f"({imports:.2f} s) a thread of {part['thread']:.1f} ms CPU"
     )
-    return Row(what, added[len(added) // 2], "ms", _ADDED, note, (added[0], added[-1]))
+    return Row(what, median(added), "ms", _ADDED, note, (added[0], added[-1]))
+
+
+def _cpu(pairs: Pairs) -> Row:
+    what = "added to the CPU time of the whole process"
+    try:
+        both = zip(pairs.of("process with"), pairs.of("process without"), strict=True)
+        added = sorted(1000 * (one["cpu"] - other["cpu"]) for one, other in both)
+        note = (
+            f"paired; wall clock {pairs.seconds('process with'):.2f} s with, {pairs.seconds('process without'):.2f} s "
+            "without"
+        )
+    except RunFailed as error:
+        return failed(what, "ms", None, error)
+    return Row(what, median(added), "ms", None, note, (added[0], added[-1]))

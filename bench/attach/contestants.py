@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ import torch
 import torch.multiprocessing
 
 from bench.attach import resident
+from bench.attach.agent import Agent
+from bench.attach.asked import request
 from bench.attach.resident import DTYPES, Tensors
 from bench.kit import inside
 from bench.load.checkpoint import Spec, specs
@@ -104,22 +107,30 @@ def _model(folder: Path, model: list[Spec]) -> Way:
 def _processes(folder: Path, model: list[Spec]) -> Callable[..., dict[str, Any]]:
     """Fresh processes (bench/attach/fresh.py) that import what engines import, with and without an attach after it."""
     descriptor, offsets = resident.arena(folder, model)
-    document = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it lives as long as the worker
-    document.write(resident.document(model, offsets, os.fstat(descriptor).st_size))
-    document.flush()
+    path = Path(tempfile.mkdtemp(prefix="fb-")) / "agent.sock"  # short: a socket's path has at most 107 bytes
+    identity = request(str(path)).full_identity()
+    document = resident.document(model, offsets, os.fstat(descriptor).st_size, identity)
+    Agent(path, descriptor, document, identity)
 
     # An installed package has its bytecode beside it; the first round, which is dropped, makes it here.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def run(attach: bool = True) -> dict[str, Any]:
-        words = [sys.executable, "-m", "bench.attach.fresh", *([str(descriptor), document.name] if attach else [])]
-        began = time.perf_counter()
-        done = subprocess.run(
-            words, pass_fds=[descriptor], env=env, capture_output=True, timeout=_FRESH_SECONDS, check=True
-        )
-        return {"seconds": time.perf_counter() - began, **json.loads(done.stdout)}
+        words = [sys.executable, "-m", "bench.attach.fresh", *([str(path)] if attach else [])]
+        began, used = time.perf_counter(), _children_seconds()
+        done = subprocess.run(words, env=env, capture_output=True, timeout=_FRESH_SECONDS, check=True)
+        sample = json.loads(done.stdout)
+        if attach and sample["tensors"] != len(model):
+            raise ValueError(f"{sample['tensors']} tensors instead of {len(model)}")
+        return {"seconds": time.perf_counter() - began, "cpu": _children_seconds() - used, **sample}
 
     return run
+
+
+def _children_seconds() -> float:
+    """CPU time, user and system, of all children that ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _views(folder: Path, model: list[Spec]) -> Way:

@@ -1,7 +1,8 @@
-"""A process that imports what every engine imports, and attaches: `python -m bench.attach.fresh [DESCRIPTOR LAYOUT]`.
+"""A process that imports what every engine imports, and attaches by the public API: `… fresh [SOCKET]`.
 
-Prints how long the imports took and what the attach added to them, the import of FlashBoot's own modules included. What
-the agent says and hands over is not part of it: that waits beside the imports.
+The agent is asked before torch is imported, as docs/python-api.md advises; without SOCKET nobody is asked. Prints how
+long the imports took, and what FlashBoot added: `before`, its own modules and the question; `after`, from torch being
+there to all tensors by name; `thread`, the CPU time of the thread that waits, reads and maps beside the imports.
 """
 
 import time
@@ -9,30 +10,52 @@ import time
 began = time.perf_counter()
 
 import json  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 
-import pydantic  # noqa: E402, F401 - SGLang, vLLM and others import it, too
-import torch  # noqa: E402, F401
+from pydantic import BaseModel, TypeAdapter  # noqa: E402, F401 - SGLang, vLLM and others import it, too
 
-imported = time.perf_counter()
+thread_seconds = 0.0
 
 
 def main() -> None:
-    count = 0
-    if len(sys.argv) > 1:
-        count = _attached(int(sys.argv[1]), sys.argv[2])
-    added = time.perf_counter() - imported
-    print(json.dumps({"imports": imported - began, "added": added, "tensors": count}))
+    sockets = sys.argv[1:]
+    ready = time.perf_counter()
+    begun = _begun(sockets[0]) if sockets else None
+    asked = time.perf_counter()
+    import torch  # noqa: F401
+
+    imported = time.perf_counter()
+    count = _attached(begun) if begun is not None else 0
+    ended = time.perf_counter()
+    sample = {
+        "imports": (ready - began) + (imported - asked),
+        "before": asked - ready,
+        "after": ended - imported,
+        "added": (asked - ready) + (ended - imported),
+        "thread": thread_seconds,
+        "tensors": count,
+    }
+    print(json.dumps(sample))
 
 
-def _attached(descriptor: int, document: str) -> int:
-    from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
-    from flashboot_agent.engine.views import by_name
+def _begun(socket: str) -> "object":
+    from bench.attach.asked import request
+    from flashboot_agent.engine.begun import Begun
 
-    with open(document, "rb") as file:
-        layout = parse_layout(file.read())
-    return len(by_name(layout, as_tensor(map_arena(descriptor, os.fstat(descriptor).st_size, writable=False))))
+    class Watched(Begun):
+        def _run(self) -> None:
+            global thread_seconds  # noqa: PLW0603 - of the one that there is
+            super()._run()
+            thread_seconds = time.thread_time()
+
+    return Watched(request(socket).client())
+
+
+def _attached(begun: "object") -> int:
+    from flashboot_agent.api import Begun, attach
+
+    assert isinstance(begun, Begun)
+    return len(attach(begun))
 
 
 if __name__ == "__main__":

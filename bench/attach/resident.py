@@ -43,7 +43,7 @@ def arena(folder: Path, model: list[Spec]) -> tuple[int, dict[str, int]]:
     return descriptor, offsets
 
 
-def document(model: list[Spec], offsets: dict[str, int], nbytes: int) -> bytes:
+def document(model: list[Spec], offsets: dict[str, int], nbytes: int, identity: dict[str, str] | None = None) -> bytes:
     """The layout of that arena, every tensor a parameter."""
     parameter = class_name(torch.nn.Parameter)
     views, bindings = [], []
@@ -53,7 +53,7 @@ def document(model: list[Spec], offsets: dict[str, int], nbytes: int) -> bytes:
         module, _, attribute = spec.name.rpartition(".")
         bindings.append(Binding(module, attribute, "parameter", number))
     return Layout(
-        identity={"model": "bench"},
+        identity=identity or {"model": "bench"},
         arena_bytes=nbytes,
         segments=[Segment(0, nbytes)],
         storages=[Storage(offsets[spec.name], spec.nbytes) for spec in model],

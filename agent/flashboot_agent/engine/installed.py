@@ -15,6 +15,11 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
+def torch_library() -> Path:
+    """The one with torch's C functions."""
+    return torch_folder() / "lib" / "libtorch_cpu.so"
+
+
 @cache
 def torch_version() -> str:
     """`torch.__version__`: torch itself takes it from this file."""

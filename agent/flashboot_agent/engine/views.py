@@ -14,39 +14,40 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from flashboot_agent import _native
 from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.engine.installed import torch_library
 from flashboot_agent.engine.log import log
 from flashboot_agent.wire.layout import Layout
 
 _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
-def tensors_of(layout: Layout, base: Any) -> list[Any]:
+def tensors_of(layout: Layout, base: Any, ahead: _native.TorchAhead | None = None) -> list[Any]:
     """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena.
+    `ahead`: what a thread made of them already (engine/begun.py).
 
     Raises BadRequest when that is smaller than the layout says: torch's own function would look beyond its end.
     """
     if base.numel() < layout.arena_bytes:
         raise BadRequest(f"the layout is of an arena of {layout.arena_bytes} bytes; here are {base.numel()}")
     with collector_paused():
-        shims = torch_shims()
-        made = [None] * len(layout.tensors) if shims is None else _at_once(shims, layout, base)
-        if shims is None or not layout.table.all_in_place:
+        made = _from_handles(ahead.take() if ahead is not None else None) or _at_once(layout, base)
+        if made is None or not layout.table.all_in_place:
+            made = made or [None] * len(layout.tensors)
             _one_by_one(layout, base, made)
     return made
 
 
-def by_name(layout: Layout, base: Any) -> dict[str, Any]:
+def by_name(layout: Layout, base: Any, ahead: _native.TorchAhead | None = None) -> dict[str, Any]:
     """Every tensor under each of its names, `module.attribute`; a tie is one object under several.
 
-    `base` as for `tensors_of`. Raises BadRequest as that does, LayoutError when two names are the same.
+    `base` and `ahead` as for `tensors_of`. Raises BadRequest as that does, LayoutError when two names are the same.
     """
     with collector_paused():
-        return layout.named(tensors_of(layout, base))
+        return layout.named(tensors_of(layout, base, ahead))
 
 
 def place_of(name: str) -> tuple[str, str]:
@@ -62,28 +63,36 @@ def torch_shims() -> _native.TorchShims | None:
     """None where this torch lacks a function that the fast way needs; told once."""
     import torch
 
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         # Both are of torch's own compiler, which calls them for every model that it has compiled ahead of time.
         _ = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors, torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
-        return _native.TorchShims(str(library))
+        return _native.TorchShims(str(torch_library()))
     except (AttributeError, RuntimeError) as error:
         log.warning("torch %s: views are made one by one, which takes longer: %s", torch.__version__, error)
         return None
 
 
-def _at_once(shims: _native.TorchShims, layout: Layout, base: Any) -> list[Any]:
-    """None for tensors that are not over the arena's own bytes."""
+def _from_handles(handles: list[object | None] | None) -> list[Any] | None:
+    """Python's tensors for torch's own objects, None where there is none of these."""
     import torch
 
+    return list(torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(handles)) if handles is not None else None
+
+
+def _at_once(layout: Layout, base: Any) -> list[Any] | None:
+    """None for tensors that are not over the arena's own bytes; None for all where this torch can't."""
+    import torch
+
+    shims = torch_shims()
+    if shims is None:
+        return None
     whole = base[: base.numel() // _WIDEST * _WIDEST]
     used = {form[2] for form in layout.table.forms()}
     with torch.no_grad():
         typed = {dtype: whole.view(getattr(torch, dtype)) for dtype in used}
     handles = dict(zip(typed, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(typed.values())), strict=True))
     try:
-        made = shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES])
-        return list(torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(made))
+        return _from_handles(shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES]))
     finally:
         torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(handles.values()))  # and drop them
 
