@@ -9,8 +9,15 @@ import time
 
 began = time.perf_counter()
 
+import hashlib  # noqa: E402, F401 - torch imports these eight, whoever comes first
 import json  # noqa: E402
+import logging  # noqa: E402, F401
+import mmap  # noqa: E402, F401
+import selectors  # noqa: E402, F401
+import socket  # noqa: E402, F401
 import sys  # noqa: E402
+import threading  # noqa: E402, F401
+import zlib  # noqa: E402, F401
 
 from pydantic import BaseModel, TypeAdapter  # noqa: E402, F401 - SGLang, vLLM and others import it, too
 
@@ -38,7 +45,7 @@ def main() -> None:
     print(json.dumps(sample))
 
 
-def _begun(socket: str) -> "object":
+def _begun(path: str) -> "object":
     from bench.attach.asked import request
     from flashboot_agent.engine.begun import Begun
 
@@ -48,7 +55,7 @@ def _begun(socket: str) -> "object":
             super()._run()
             thread_seconds = time.thread_time()
 
-    return Watched(request(socket).client())
+    return Watched(request(path).client())
 
 
 def _attached(begun: "object") -> int:
