@@ -69,6 +69,17 @@ class Applier:
         log.info("applied", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
         return Outcome()
 
+    async def trial(self, wanted: Object) -> Outcome:
+        """Whether the API server would reject the object itself; whether there is room for it shows when it is made."""
+        try:
+            meta = wanted["metadata"]
+            await self._kube.apply(path_of(wanted["kind"], meta["namespace"], meta["name"]), wanted, dry_run=True)
+        except Invalid as error:
+            return refused(wanted["kind"], error)
+        except Forbidden as error:
+            log.info("not tried: %s", error, extra={"kind": wanted["kind"]})
+        return Outcome()
+
     def _current(self, path: str, wanted: Object, live: Raw | None) -> bool:
         """Whether what is there is what we applied, and nobody has changed it since."""
         last = self._applied.get(path)

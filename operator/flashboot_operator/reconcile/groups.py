@@ -62,6 +62,11 @@ class Groups:
             max_unavailable=owner.spec.rollout.max_unavailable,
             taken=_taken(owner, world, mirror.sets_of(key)),
         )
+        if step.delete and not current and owner.wants_replicas:  # No group may go for one that can never be.
+            name = group_name(owner.name, 1 + max(_taken(owner, world, mirror.sets_of(key)), default=0))
+            outcome = await self._applier.trial(stateful_set(metadata_of(owner), owner.spec, name))
+            if outcome.trouble is not None:
+                return outcome, notes
         for name in step.delete:
             await self._delete("StatefulSet", world.sets[name])
             self._applier.forget("StatefulSet", key[0], name)

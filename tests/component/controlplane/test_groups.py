@@ -139,6 +139,29 @@ async def test_another_template_is_another_group_inside_the_limits(rig: Rig) -> 
     await expect(rig, "statefulsets", ["m-1"])
 
 
+async def test_no_group_goes_for_a_template_that_is_rejected(rig: Rig) -> None:
+    """Though one may be missing meanwhile."""
+    agents = [await rig.node(n) for n in (1, 2)]
+    rollout = {"maxSurge": 0, "maxUnavailable": 1}
+    await rig.call("POST", rig.path(""), model_replica(**PAIRS | {"replicas": 1, "rollout": rollout}))
+    for pod in await rig.group("m-0", *agents):
+        await rig.set_ready(pod)
+    await counted(rig, 1, 1)
+    container = {"name": "engine", "image": "y", "args": ["--port", "30000"], "imagePullPolicy": "Sometimes"}
+    await rig.merge(rig.path("m"), {"spec": {"template": {"spec": {"containers": [container]}}}})
+
+    async def stalled() -> bool:
+        condition = await rig.condition("m", "Stalled")
+        assert condition["reason"] == "TemplateRejected", condition
+        return "imagePullPolicy" in condition["message"]
+
+    await eventually("the field is named", stalled)
+    assert await names(rig, "statefulsets") == ["m-0"]
+    await counted(rig, 1, 1)
+    await rig.merge(rig.path("m"), {"spec": {"replicas": 0}})
+    await expect(rig, "statefulsets", [])
+
+
 async def test_what_somebody_changes_or_removes_is_put_right(rig: Rig) -> None:
     await rig.call("POST", rig.path(""), model_replica(**PAIRS | {"replicas": 1}))
     await expect(rig, "services", ["m-0"])
