@@ -110,9 +110,10 @@ class OperatorProcess:
         async def check() -> bool:
             if self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"the operator ended:\n{self.log.read_text()[-3000:]}")
-            return (await self.get("/readyz")).status_code == 200
+            answer = await self.get("/readyz")
+            return answer.status_code == 200 and bool(answer.json()["nodesMayBeTold"])
 
-        await eventually("the operator is ready", check, 60)
+        await eventually("the operator leads and is ready", check, 60)
 
     async def get(self, path: str) -> httpx.Response:
         async with httpx.AsyncClient(trust_env=False) as http:
