@@ -8,20 +8,19 @@ the rank, and what to do where it is a person's turn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from flashboot_operator.api.base import LABEL_MODEL_REPLICA
 from flashboot_operator.api.status import Condition, ConditionType
 from flashboot_operator.core.deadline import is_stuck
 from flashboot_operator.core.domains import WORDS
-from flashboot_operator.core.election import UNSOUND, Source
-from flashboot_operator.core.facts import Raw, Trouble
-from flashboot_operator.core.progress import ORDER, Line
-from flashboot_operator.core.reasons import ConditionReason, LostReason
+from flashboot_operator.core.election import UNSOUND
+from flashboot_operator.core.facts import Trouble
+from flashboot_operator.core.picture import Picture, troubles_of
+from flashboot_operator.core.progress import ORDER
+from flashboot_operator.core.reasons import ConditionReason
 
-QUOTA_STEP = "raise the ResourceQuota or lower spec.replicas"
 MAX_MESSAGE = 1024
 SHOWN = 4
 """Pods that a message names; more are counted."""
@@ -29,75 +28,6 @@ SHOWN = 4
 UNSEEN = "the operator has not looked at this object yet; if that lasts, look at the flashboot-operator pod and its log"
 
 Truth = Literal["True", "False", "Unknown"]
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Why nothing is resident though copies were to be kept."""
-
-    reason: LostReason
-    message: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """All that the conditions say something about."""
-
-    generation: int
-    name: str = ""
-    wanted: int | None = None
-    """None: adopted pods, whatever their number."""
-    max_unavailable: int = 0
-    existing: int = 0
-    ready: int = 0
-    updated: int = 0
-    """Of those that exist, how many are of the present template and revision."""
-    updated_ready: int = 0
-    earlier: int = 0
-    """Replicas of an earlier template or revision."""
-    moved_at: datetime | None = None
-    """When something became of those last."""
-    deadline: timedelta = timedelta(seconds=900)
-    lines: Sequence[Line] = ()
-    source: Source | None = None
-    seed: str | None = None
-    image_on: str | None = None
-    refused: Trouble | None = None
-    """What keeps the Deployment from being applied."""
-    deployment: Raw | None = None
-    strays: Sequence[Trouble] = ()
-    """What is wrong beside what the lines say: with pods that do not count, with pods that do not come."""
-    contested: Trouble | None = None
-    """Who else changes the number of replicas."""
-    going: bool = False
-    unused: str = ""
-    """What becomes of the weights while nobody wants a replica (copies.py)."""
-    lost: Lost | None = None
-
-    @property
-    def target(self) -> int:
-        return self.existing if self.wanted is None else self.wanted
-
-    @property
-    def done(self) -> bool:
-        current = self.wanted is None or self.updated == self.target
-        return self.ready == self.existing == self.target and current and self.refused is None
-
-    @property
-    def zero(self) -> str:
-        return "; ".join(["no replicas are wanted", *filter(None, [self.unused])])
-
-    @property
-    def counts(self) -> str:
-        ready = f"{self.ready} of {self.target} replicas are ready"
-        if not self.earlier:
-            return ready
-        return f"{ready}; roll-out: {self.updated} of {self.existing} are of the present template"
-
-    def deployed(self, kind: str) -> Raw:
-        """A condition of the Deployment, or nothing."""
-        conditions = ((self.deployment or {}).get("status") or {}).get("conditions") or []
-        return next((c for c in conditions if c["type"] == kind), {})
 
 
 class _Speaker:
@@ -134,7 +64,7 @@ def stamp(at: datetime) -> str:
 def compute(picture: Picture, before: Sequence[Mapping[str, Any]], now: datetime) -> list[Condition]:
     """All conditions, sorted by type."""
     to = _Speaker(picture.generation, before, now)
-    troubles = _troubles(picture)
+    troubles = troubles_of(picture)
     if troubles:
         to.say("Degraded", "True", troubles[0].reason, short([t.message for t in troubles]))
     else:
@@ -170,20 +100,6 @@ def refused(trouble: Trouble, generation: int, before: Sequence[Mapping[str, Any
 def short(messages: Sequence[str]) -> str:
     more = f"; and {len(messages) - SHOWN} more" if len(messages) > SHOWN else ""
     return ("; ".join(messages[:SHOWN]) + more)[:MAX_MESSAGE]
-
-
-def _troubles(picture: Picture) -> list[Trouble]:
-    found = [picture.refused] if picture.refused else []
-    failure = picture.deployed("ReplicaFailure")
-    if failure.get("status") == "True":
-        message = failure.get("message", "")
-        text = f"pods of Deployment {(picture.deployment or {})['metadata']['name']} are refused: {message}"
-        if "exceeded quota" in message:
-            found.append(Trouble("QuotaExceeded", f"{text}; {QUOTA_STEP}"))
-        else:
-            found.append(Trouble("PodCreationFailed", f"{text}; correct spec.template, or what refuses its pods"))
-    found += [line.trouble for line in picture.lines if line.trouble is not None]
-    return [*found, *picture.strays, *([picture.contested] if picture.contested else [])]
 
 
 def _available(to: _Speaker, picture: Picture) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashboot_operator.api.status import Copies
-from flashboot_operator.core.conditions import Lost, stamp
+from flashboot_operator.core.conditions import stamp
 from flashboot_operator.core.facts import World
+from flashboot_operator.core.picture import Lost
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.residency import term
 

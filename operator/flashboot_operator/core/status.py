@@ -10,12 +10,13 @@ from flashboot_agent.core.identity import digest_of
 from flashboot_agent.wire.control import ObservedArena, StartupTimes
 from flashboot_operator.api.status import Identity, LastClone, Status, Weights
 from flashboot_operator.core import startup
-from flashboot_operator.core.conditions import Picture, compute, stamp
+from flashboot_operator.core.conditions import compute, stamp
 from flashboot_operator.core.copies import copies_of, tell
 from flashboot_operator.core.deadline import moved_at
 from flashboot_operator.core.domains import domains_of
 from flashboot_operator.core.facts import Pod, Trouble, World, time_of
 from flashboot_operator.core.membership import selector_of
+from flashboot_operator.core.picture import Picture
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.progress import Line, line_of
 from flashboot_operator.core.replicas import counted, replicas_of, unmade, with_odd_pods

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from flashboot_operator.api.base import KIND
-from flashboot_operator.core.conditions import QUOTA_STEP
 from flashboot_operator.core.facts import Raw, Trouble
+from flashboot_operator.core.picture import QUOTA_STEP
 from flashboot_operator.core.plan import Owner
 from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
 from flashboot_operator.reconcile.mirror import controller_of
