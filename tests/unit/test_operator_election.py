@@ -172,6 +172,8 @@ def test_an_idle_node_feeds_before_one_that_serves() -> None:
     pods = [pod(f"p{i}", f"n{i}", at=i) for i in (1, 3)]
     plan = look(world(pods, [serving(1), idle(2), target(3)]), "n1")
     assert parents(plan) == {"n3": "n2"}, "though the one that serves is still the elected source"
+    plan = look(world(pods, [serving(1), idle(2), target(3)]))
+    assert parents(plan) == {"n3": "n2"}, "it is the elected source, and spared only for others that are idle"
 
 
 # Plans that live
