@@ -15,6 +15,7 @@ from bench.control.real import real
 from bench.kit.outcome import Options, Outcome
 from bench.kit.rows import Goal, Row, at_most
 from bench.kit.say import say
+from bench.kit.worker import cpu_seconds
 
 SIZES = {18: 12, 72: 4}
 """Light nodes → scale-ups that are measured, after one that is dropped."""
@@ -26,6 +27,7 @@ WORDS = {
     "plan": "looked at until decided",
     "put": "decided until acknowledged",
 }
+CPU = "operatorCpu"
 Samples = Mapping[str, Sequence[float]]
 """Stage → milliseconds."""
 
@@ -48,12 +50,14 @@ def control(options: Options) -> Outcome:
 
 
 async def _light(nodes: int, rounds: int, folder: Path) -> Samples:
-    found: dict[str, list[float]] = {stage: [] for stage in WORDS}
+    found: dict[str, list[float]] = {stage: [] for stage in (*WORDS, CPU)}
     async with cluster(nodes, folder) as there:
         for number in range(rounds + 1):
+            before = cpu_seconds(there.rig.operator.pid)
             bound = await there.scale_up()
             if number == 0:
                 continue
+            found[CPU].append(1000 * (cpu_seconds(there.rig.operator.pid) - before) / len(bound))
             said = stages(there.rig.operator.log)
             for uid, at in bound.items():
                 told = said[uid]
@@ -76,6 +80,10 @@ def rows(what: str, nodes: int, samples: Samples) -> list[Row]:
             figure = percentile(values, percent)
             goal, spread = GOALS.get((nodes, stage, percent)), (values[0], values[-1])
             made.append(Row(f"{what}, p{percent}: {words}", figure, "ms", goal, f"{len(values)} pods", spread))
+    if cpu := sorted(samples.get(CPU, ())):
+        note = "from the binding to the clone's seal and the pod's end; steadier than times"
+        spread = cpu[0], cpu[-1]
+        made.append(Row(f"{what}: CPU of the operator per pod", percentile(cpu, 50), "ms", None, note, spread))
     return made
 
 

@@ -63,7 +63,8 @@ class Cluster:
     async def scale_up(self) -> dict[str, float]:
         """A pod on every other node, all bound at once. Pod → wall clock of its binding, as the scheduler asks for it.
 
-        Returns when all are complete, and removes them again."""
+        Their volumes are published once all agents were told: a kubelet takes longer for them than all of this. Returns
+        when all arenas are complete, and removes the pods again."""
         targets = self.nodes[1:]
         pods = [await self._pending(number) for number in range(len(targets))]
         slots = asyncio.Semaphore(BINDERS)
@@ -74,9 +75,12 @@ class Cluster:
                 at[pod["metadata"]["uid"]] = time.time()
                 await self._bind(pod, agent)
             await self._told(agent, pod["metadata"]["uid"])
+
+        async def publish(pod: Object, agent: FakeAgent) -> None:
             await agent.publish(pod["metadata"]["uid"], NAMESPACE, pod["metadata"]["name"], NAME)
 
-        await asyncio.gather(*(bind(pod, agent) for pod, agent in zip(pods, targets, strict=True)))
+        for step in (bind, publish):
+            await asyncio.gather(*(step(pod, agent) for pod, agent in zip(pods, targets, strict=True)))
         await self._sealed(targets)
         for pod in pods:
             await self.rig.delete_pod(pod)

@@ -19,6 +19,7 @@ from flashboot_agent.trust.credentials import Credentials
 from flashboot_agent.trust.tls import client_context
 from flashboot_agent.wire.control import PROTOCOL, Accepted, Desired, Observed, Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
+from flashboot_operator.agents.pools import Pools
 
 LONG_POLL_S = 25
 MOST_ANSWER = 64 << 20
@@ -66,19 +67,19 @@ class AgentClient:
         self._connect_s = connect_s
         self._answer_s = answer_s
         self._on_call = on_call
-        self._http = None if tls else self._client(None)
-        self._bootstrap: httpx.AsyncClient | None = None
-        self._retiring: dict[asyncio.Task[None], httpx.AsyncClient] = {}
+        self._http = None if tls else Pools(None)
+        self._bootstrap: Pools | None = None
+        self._retiring: dict[asyncio.Task[None], Pools] = {}
 
     def identify(self, credentials: Credentials) -> None:
         """New connections use these; calls that run end over their old ones."""
         own, key = credentials.certificate, credentials.key
-        old = [client for client in (self._http, self._bootstrap) if client is not None]
-        self._http = self._client(client_context(own, key, credentials.ca))
-        self._bootstrap = self._client(client_context(own, key, None))
-        for client in old:
-            task = asyncio.create_task(self._retire(client))
-            self._retiring[task] = client
+        old = [pools for pools in (self._http, self._bootstrap) if pools is not None]
+        self._http = Pools(client_context(own, key, credentials.ca))
+        self._bootstrap = Pools(client_context(own, key, None))
+        for pools in old:
+            task = asyncio.create_task(self._retire(pools))
+            self._retiring[task] = pools
             task.add_done_callback(lambda done: self._retiring.pop(done, None))
 
     async def close(self) -> None:
@@ -86,49 +87,43 @@ class AgentClient:
         for task in retiring:
             task.cancel()
         await asyncio.gather(*retiring, return_exceptions=True)
-        for client in (self._http, self._bootstrap, *retiring.values()):
-            if client is not None:
-                await client.aclose()
+        for pools in (self._http, self._bootstrap, *retiring.values()):
+            if pools is not None:
+                await pools.aclose()
 
     async def observed(self, node: str, ip: str, *, after: int, wait_s: int) -> Observed:
         path = f"/v1/observed?after={after}&waitSeconds={wait_s}"
-        content = await self._call(self._http, "GET", node, self._url(ip, path), wait_s=wait_s)
+        content = await self._call(self._http, "GET", node, ip, path, wait_s=wait_s)
         try:
             return Observed.model_validate_json(content)
         except ValidationError as error:
             raise _not_understood(content, error) from error
 
     async def put(self, ip: str, desired: Desired) -> Accepted:
-        url = self._url(ip, "/v1/desired")
-        return _parsed(Accepted, await self._call(self._http, "PUT", desired.node, url, body=desired.to_json()))
+        body = desired.to_json()
+        return _parsed(Accepted, await self._call(self._http, "PUT", desired.node, ip, "/v1/desired", body=body))
 
     async def certificate_request(self, node: str, ip: str) -> CertificateRequest:
-        url = self._url(ip, "/v1/certificate")
-        return _parsed(CertificateRequest, await self._call(self._bootstrap, "GET", node, url))
+        return _parsed(CertificateRequest, await self._call(self._bootstrap, "GET", node, ip, "/v1/certificate"))
 
     async def put_certificate(self, node: str, ip: str, certificate: Certificate) -> None:
-        url = self._url(ip, "/v1/certificate")
-        await self._call(self._bootstrap, "PUT", node, url, body=certificate.to_json())
+        await self._call(self._bootstrap, "PUT", node, ip, "/v1/certificate", body=certificate.to_json())
 
     def _url(self, ip: str, path: str) -> str:
         return f"{self._scheme}://{f'[{ip}]' if ':' in ip else ip}:{self._port}{path}"
 
-    def _client(self, context: ssl.SSLContext | None) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
-        # trust_env off: a cluster's proxy settings are for the way out, not for the way to a pod.
-        return httpx.AsyncClient(verify=context if context is not None else False, limits=limits, trust_env=False)
-
-    async def _retire(self, client: httpx.AsyncClient) -> None:
+    async def _retire(self, pools: Pools) -> None:
         """Close it once the longest call that it may be in is over."""
         await asyncio.sleep(LONG_POLL_S + self._connect_s + self._answer_s)
-        await client.aclose()
+        await pools.aclose()
 
     async def _call(
         self,
-        client: httpx.AsyncClient | None,
+        pools: Pools | None,
         method: str,
         node: str,
-        url: str,
+        ip: str,
+        path: str,
         *,
         body: bytes | None = None,
         wait_s: int = 0,
@@ -136,7 +131,7 @@ class AgentClient:
         """The body of the answer. `wait_s`: how long the agent was asked to wait."""
         began, outcome = time.monotonic(), "failed"
         try:
-            content = await self._exchange(client, method, node, url, body=body, wait_s=wait_s)
+            content = await self._exchange(pools, method, node, ip, path, body=body, wait_s=wait_s)
             outcome = "ok"
             return content
         except AgentUntrusted:
@@ -146,24 +141,27 @@ class AgentClient:
             outcome = "refused"
             raise
         finally:
-            kind = url.partition("/v1/")[2].partition("?")[0]
+            kind = path.removeprefix("/v1/").partition("?")[0]
             self._on_call(kind, outcome, time.monotonic() - began)
 
     async def _exchange(
         self,
-        client: httpx.AsyncClient | None,
+        pools: Pools | None,
         method: str,
         node: str,
-        url: str,
+        ip: str,
+        path: str,
         *,
         body: bytes | None,
         wait_s: int,
     ) -> bytes:
-        if client is None:
+        url = self._url(ip, path)
+        if pools is None:
             raise AgentError(f"{method} {url}: the operator has no certificate to show yet")
         timeout = httpx.Timeout(wait_s + self._answer_s, connect=self._connect_s)
         names = {"sni_hostname": node}
         whole = wait_s + self._connect_s + self._answer_s  # httpx's own limits are between two bytes
+        client = await pools.of(ip)
         try:
             async with (
                 asyncio.timeout(whole),
