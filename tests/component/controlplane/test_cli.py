@@ -110,9 +110,8 @@ async def test_a_person_with_the_viewers_role_sees_and_others_are_told_what_they
     async def fed() -> bool:
         code, out, error = await flashboot("tree", "m", "-o", "json")
         assert code == 0, error
-        (rank,) = json.loads(out)["ranks"]
-        (member,) = rank["members"]
-        return bool(member["state"] == "source") and member["pods"] == [pod["metadata"]["name"]]
+        members = [member for rank in json.loads(out)["ranks"] for member in rank["members"]]
+        return [(m["state"], m["pods"]) for m in members] == [("source", [pod["metadata"]["name"]])]
 
     await eventually("the tree has its source", fed, 20)
     code, out, _ = await flashboot("status", "m")
