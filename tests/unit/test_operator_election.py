@@ -156,6 +156,15 @@ def test_a_node_that_is_drained_feeds_nobody_while_another_can() -> None:
     assert parents(plan) == {"n3": "n2"}
 
 
+def test_a_node_whose_pods_are_terminating_loses_its_role_and_is_not_held() -> None:
+    going, stays = pod("p1", "n1", going=True), pod("p2", "n2", at=1)
+    first = agent("n1", pods=[seen("p1", "attached")], arenas=[arena(pods=[uid("p1")])])
+    plan = look(world([going, stays], [first, serving(2)]), "n1")
+    assert {node: wanted.role for node, wanted in plan.wanted.items()} == {"n2": "hold"}
+    alone = look(world([going], [first]), "n1")
+    assert list(alone.wanted) == ["n1"], "it is the last one, and replicas are wanted"
+
+
 def test_the_only_source_is_used_though_it_is_drained_and_everybody_is_told() -> None:
     nodes = {"n1": Node("n1", cordoned=True), "n2": Node("n2")}
     there = world([pod("p1", "n1"), pod("p2", "n2", at=1)], [serving(1), target(2)], nodes=nodes)
