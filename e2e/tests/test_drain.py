@@ -45,7 +45,7 @@ def told(mrep: Mrep) -> list[str]:
     return [e["reason"] for e in mrep.world.kubectl.items("events", "-n", NAMESPACE, "--field-selector", fields)]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_the_source_of_a_drained_node_is_replaced_before_its_pods_go(mrep: Mrep) -> None:
     world = mrep.world
     mrep.wait_ready(2, light.SECONDS)
@@ -60,7 +60,7 @@ def test_the_source_of_a_drained_node_is_replaced_before_its_pods_go(mrep: Mrep)
     eventually(moved, f"{other} to become the source instead of {drained}", 20)
     assert any(pod["spec"]["nodeName"] == drained for pod in mrep.pods()), "its pod is there still"
     mrep.scale(3)
-    world.kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s", seconds=90)
+    world.kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s", seconds=120)
     mrep.wait_ready(3, light.SECONDS)
     occupied = {pod["spec"]["nodeName"] for pod in mrep.pods()}
     assert drained not in occupied

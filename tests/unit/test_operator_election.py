@@ -154,6 +154,14 @@ def test_a_node_that_is_drained_feeds_nobody_while_another_can() -> None:
     assert plan.source is not None
     assert (plan.source.node, plan.source.reason) == ("n2", "ServingAndSealed")
     assert parents(plan) == {"n3": "n2"}
+    two = look(
+        world(
+            [*pods, pod("p4", "n4", at=4)],
+            [serving(1), serving(2), target(3), target(4)],
+            nodes=nodes | {"n4": Node("n4")},
+        )
+    )
+    assert parents(two) == {"n3": "n2"}, "the second one waits for a moment"
 
 
 def test_a_node_whose_pods_are_terminating_loses_its_role_and_is_not_held() -> None:

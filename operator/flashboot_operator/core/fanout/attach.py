@@ -1,9 +1,10 @@
 """Where a child that waits for a parent goes, lane by lane, in order of arrival.
 
-Inside its domain: a peer that is able, rooted, at or ahead of the child's watermark, and has a slot. Among those: not
-one the child complained about, not a slow one nor one to avoid, no sealed node beyond its share of lanes (never, while
-somebody else there gets the lane), none that serves while an idle one can, no source while another can, then the
-highest watermark, the source whose turn it is in this lane, the fewest children, the smaller name.
+Inside its domain: a peer that is able, rooted, at or ahead of the child's watermark, and has a slot. Among those: none
+to avoid as long as the domain has another sealed node, not one the child complained about, not a slow one, no sealed
+node beyond its share of lanes (never, while somebody else there gets the lane), none that serves while an idle one can,
+no source while another can, then the highest watermark, the source whose turn it is in this lane, the fewest children,
+the smaller name.
 
 Where the domain has nobody that has or gets the lane, the child becomes its *gateway* for this lane and pulls it from
 another domain, from the node with the fewest crossings, unless it is at work on another crossing: then the lane stays
@@ -77,8 +78,11 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
     under_way = any(forest.rooted(lane, n) for n in near)
     sources = forest.sources_near(m.node)
     turn = {node: (i - lane) % len(sources) for i, node in enumerate(sources)}
+    spare = _another_root(forest, m)
     best: tuple[Key, str] | None = None
     for order, node in enumerate(forest.candidates()):
+        if spare and node in facts.avoid:
+            continue
         if forest.apart(node, m.node) or not forest.may_feed(node, m.node) or not forest.ahead(lane, node, m.node):
             continue
         fed = forest.fed(lane, node)
@@ -100,6 +104,15 @@ def choose(forest: Forest, lane: int, m: Member) -> str | None:
         if best is None or key < best[0]:
             best = (key, node)
     return best[1] if best else None
+
+
+def _another_root(forest: Forest, m: Member) -> bool:
+    """Whether the domain has a sealed node that is not to be avoided: then the child rather waits for a slot."""
+    facts = forest.facts
+    return any(
+        root not in facts.avoid and not forest.apart(root, m.node) and (m.node, root) not in facts.accused
+        for root in facts.roots
+    )
 
 
 def _beyond(forest: Forest, node: str) -> bool:

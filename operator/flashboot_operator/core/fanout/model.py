@@ -58,4 +58,4 @@ class Facts:
     serving: frozenset[str] = frozenset()
     """Sealed nodes whose engines serve from the arena: they feed others where no idle one can."""
     avoid: frozenset[str] = frozenset()
-    """Sealed nodes that are drained, or that somebody could not read from: they feed others where nobody else can."""
+    """Sealed nodes that are drained, or that could not be read from: they feed where no other sealed node can."""
