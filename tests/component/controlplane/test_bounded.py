@@ -27,8 +27,8 @@ Object = dict[str, Any]
 CLIQUE = "nvidia.com/gpu.clique"
 STORM_S = 5.0
 QUIET_S = 10.0
-ALWAYS = {"watch", "update leases", "get leases"}
-"""What goes on in a quiet time."""
+ALWAYS = {"watch", "update leases", "get leases", "get secrets", "get configmaps"}
+"""What goes on in a quiet time: watches, the Lease, and once a minute a look at the CA."""
 
 
 @pytest.fixture
@@ -187,6 +187,7 @@ async def test_a_hundred_with_four_hundred_pods_cost_nothing_when_nothing_change
     await asyncio.sleep(QUIET_S)
     said = [s for s in proxy.since(quiet) if not {s.call.verb, f"{s.call.verb} {s.call.resource}"} & ALWAYS]
     assert not said, proxy.tally(quiet)
+    assert proxy.tally(quiet)["get secrets 200"] <= 1, proxy.tally(quiet)
     assert resident_bytes(rig.operator.pid) - before < 8 << 20
     for folder in ("/api/v1/{}/pods", "/apis/apps/v1/{}/deployments", "/apis/policy/v1/{}/poddisruptionbudgets"):
         # There is no garbage collector, and the next tests' operators would mirror all of it.
