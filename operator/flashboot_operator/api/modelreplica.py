@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from flashboot_agent.wire.control import MAX_RANKS
 from flashboot_operator.api.base import ApiModel, camel, rules
+from flashboot_operator.api.podshape import require_shape
 
 ModelName = Annotated[
     str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/@:+-]*$")
@@ -215,7 +216,5 @@ class Spec(ApiModel):
         if self.replicas is not None and self.template is None:
             raise ValueError("replicas needs a template")
         if self.template is not None:
-            containers = (self.template.get("spec") or {}).get("containers")
-            if not isinstance(containers, list) or not containers:
-                raise ValueError("template.spec.containers needs at least one container")
+            require_shape(self.template)
         return self

@@ -27,13 +27,14 @@ from flashboot_operator.core.cost_of_loss import standings
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.expected import template_hash
 from flashboot_operator.core.facts import Key, World, believed
-from flashboot_operator.core.learned import kinds_of, remembered
+from flashboot_operator.core.learned import kinds_of
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
 from flashboot_operator.core.quarantine import probes_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
 from flashboot_operator.core.residency import term, unused_since
 from flashboot_operator.core.status import compute_status
+from flashboot_operator.core.takeover import taken_over
 from flashboot_operator.core.writes import WriteBudget
 from flashboot_operator.kube.client import FIELD_MANAGER, Kube, KubeError, NotFound, Object
 from flashboot_operator.kube.events import Recorder
@@ -98,9 +99,6 @@ class Controller:
             self.objects.doubt(key)
         self.queue.mark(key)
 
-    def on_agent(self, key: Key) -> None:
-        self.queue.mark(key)
-
     def mark_all(self) -> None:
         for key in self.objects.known():
             self.queue.mark(key)
@@ -108,7 +106,16 @@ class Controller:
     # The work
 
     async def reconcile(self, key: Key) -> None:
-        began, sequence = time.monotonic(), self.fleet.sequence()
+        sequence = self.fleet.sequence()
+        try:
+            await self._reconcile(key, sequence)
+        except Exception as error:  # a fault of ours about one must not keep from the nodes what others want
+            if not isinstance(error, KubeError):
+                self.fleet.looked(key, sequence)
+            raise
+
+    async def _reconcile(self, key: Key, sequence: int) -> None:
+        began = time.monotonic()
         obj = await self.objects.get(key)
         if obj is None:
             self._forget(key, sequence)
@@ -121,8 +128,9 @@ class Controller:
             self._recorder.tell(subject, notes)
             await self._write(key, obj, said)
             return
-        world = self._world(owner, obj.get("status") or {})
-        memory = self._memory.get(key) or self._remembered(owner, world, obj)
+        before = obj.get("status") or {}
+        world = self._world(owner, before)
+        memory = self._memory.get(key) or taken_over(owner, world, before)
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
         self._memory[key] = Memory(
@@ -136,7 +144,7 @@ class Controller:
         self.plans[key] = (owner, world, plans)
         self.told.decided((pod.uid for plan in plans for pod in plan.pods), began)
 
-        if not (obj.get("status") or {}).get("conditions"):
+        if not before.get("conditions"):
             obj = await self._first_sight(key, obj)
         if owner.spec.template is not None and owner.spec.replicas is None and not owner.going:
             obj = await self._number(key, obj)
@@ -198,18 +206,6 @@ class Controller:
             skewed=self.fleet.skewed(nodes),
             unused_since=unused_since(owner, pods, status, now),
         )
-
-    def _remembered(self, owner: Owner, world: World, obj: Object) -> Memory:
-        """After a restart: what was learned, and the sources that the status names, if they still can be ones."""
-        sources: dict[str, tuple[str, ...]] = {}
-        for domain in (obj.get("status") or {}).get("domains") or []:
-            agent = world.agents.get(domain.get("sourceNode") or "")
-            for arena in agent.observed.arenas if agent else []:
-                if arena.model_replica_uid == owner.uid and arena.state == "sealed":
-                    sources[arena.arena] = (*sources.get(arena.arena, ()), domain["sourceNode"])
-                    log.info("source remembered", extra={"arena": arena.arena, "node": domain["sourceNode"]})
-        learned = remembered(owner, world, (obj.get("status") or {}).get("identities") or [])
-        return Memory(sources, learned=learned)
 
     # Status
 

@@ -63,7 +63,7 @@ class Operator:
             client,
             self.lease,
             ttl_s=settings.desired_ttl_s,
-            on_change=self.controller.on_agent,
+            on_change=self.controller.queue.mark,
             signing=Signing(self.trust.sign, life) if self.trust is not None else None,
             on_told=self.controller.told.acknowledged,
         )

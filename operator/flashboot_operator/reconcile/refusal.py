@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from flashboot_operator.api.base import API_VERSION, KIND
+from flashboot_operator.api.podshape import NoPodTemplate
 from flashboot_operator.core.conditions import refused
 from flashboot_operator.core.events import transitions
 from flashboot_operator.core.facts import Key, Trouble
@@ -33,8 +34,10 @@ class Subject:
 
 
 def not_understood(error: ValidationError) -> Trouble:
-    """A newer CRD may allow what this operator does not know."""
+    """A template that is none; else a newer CRD may allow what this operator does not know."""
     first = error.errors()[0]
+    if isinstance(cause := first.get("ctx", {}).get("error"), NoPodTemplate):
+        return Trouble("TemplateRejected", f"spec.{cause}; correct spec.template")
     where = ".".join(str(part) for part in first["loc"])
     return Trouble(
         "SpecNotUnderstood", f"spec.{where}: {first['msg']}; upgrade the operator, or take it out of the spec"
