@@ -172,6 +172,7 @@ def test_a_second_group_clones_and_answers_alike(pairs: Story) -> None:
     pairs.mrep.wait_ready(2, SECONDS)
     status = pairs.mrep.get()["status"]
     assert (status["replicas"], status["readyReplicas"], status["lastClone"]["replicas"]) == (2, 2, 1)
+    assert [domain["residentReplicas"] for domain in status["domains"]] == [2]
     selected = pairs.world.kubectl.items("pods", "-n", NAMESPACE, "-l", status["selector"])
     assert sorted(pod["metadata"]["name"] for pod in selected) == ["pairs-0-0", "pairs-1-0"]
     budget = pairs.world.kubectl.json("get", "poddisruptionbudget", "pairs", "-n", NAMESPACE)

@@ -370,3 +370,19 @@ def test_a_pod_that_is_not_there_yet_is_waited_for() -> None:
     there = world(half, [agent("s", arenas=arenas), agent("n0", pods=[seen("m-0-0")])])
     told = wanted_of(plan_replica(owner(**TWO), there, Memory()))
     assert told["n0"][0].elsewhere == {uid("m-0-0"): ["rank tp1 of replica m-0, which has no pod on a node yet"]}
+
+
+def test_a_domain_holds_as_many_replicas_as_its_rarest_rank_has_nodes() -> None:
+    expected = expected_identity(
+        spec(**TWO), template_hash=owner(**TWO).template_hash or "", gpu_product="cpu", architecture="amd64"
+    )
+
+    def holder(node: str, tp: int) -> Any:
+        place = Place(tp=tp)
+        name = arena_id(owner(**TWO).uid, expected, place)
+        return agent(node, arenas=[arena("sealed", name=name, expected_identity=expected, place=place)])
+
+    there = world([], [holder("n0", 0), holder("n1", 1), holder("n2", 0)])
+    decided = plan_replica(owner(**TWO), there, Memory())
+    made = compute_status(owner(**TWO), there, decided, generation=1, before={}, refused=None)
+    assert [(d.name, d.resident_replicas) for d in made.domains or []] == [("default", 1)]

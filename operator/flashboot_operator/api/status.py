@@ -54,7 +54,7 @@ class Domain(ApiModel):
     name: Name
     """Name of the domain."""
     resident_replicas: Count = 0
-    """How many nodes of the domain hold the sealed arenas of all ranks."""
+    """How many replicas' arenas the domain holds: of the rank that fewest of its nodes hold, sealed, their number."""
     source: Name | None = None
     """The pod whose arena feeds new replicas, or the node when no pod uses the arena."""
     source_node: Name | None = None

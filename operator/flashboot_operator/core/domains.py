@@ -33,9 +33,9 @@ def domains_of(ranks: Sequence[ArenaPlan], world: World) -> list[Domain]:
         return []
     first = ranks[0]
     residents: dict[str, int] = {}
-    for node in set(first.sealed).intersection(*(plan.sealed for plan in ranks)):
-        name = domain_of(world, node)
-        residents[name] = residents.get(name, 0) + 1
+    holders = [[domain_of(world, node) for node in plan.sealed] for plan in ranks]
+    for name in {name for each in holders for name in each}:
+        residents[name] = min(each.count(name) for each in holders)  # ranks of a group lie on several nodes
     for pod in first.pods:
         residents.setdefault(domain_of(world, pod.node or ""), 0)
     home = domain_of(world, first.source.node) if first.source else None
