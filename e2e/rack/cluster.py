@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rack import control, lock, machine, network, node, teardown
+from rack import control, lock, machine, metrics, network, node, teardown
 from rack.cgroups import pids
 from rack.configs import kubeconfig
 from rack.errors import RackError
@@ -207,10 +207,12 @@ def _start(programs: ControlPlane, store: Path, names: list[str], link_mbit: flo
     control.wait_api_ready(STATE, LOGS, tokens["admin"])
     say(f"API server ready at {API_URL}")
     control.start_controllers(programs["kube-controller-manager"], programs["kube-scheduler"], STATE, LOGS)
+    metrics.start(programs["metrics-server"], STATE, LOGS)
     for name in names:
         node.boot(name, all_nodes=names, state=STATE, logs=LOGS, link_mbit=link_mbit, keep_fds=[held])
     say(f"{len(names)} nodes booted, waiting until they are Ready")
     wait_ready(names)
+    kubectl("apply", "--server-side", "-f", "-", stdin=metrics.objects(STATE / "pki" / "ca.crt"))
 
     def no_account() -> str:  # pods of the default namespace are refused before it has its service account
         found = kubectl("get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")

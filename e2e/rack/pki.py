@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from rack.settings import API_SERVICE_IP, HOST_IP
+from rack.settings import API_SERVICE_IP, HOST_IP, METRICS_NAME
 from rack.shell import script
 
 _DAYS = 30
@@ -15,9 +15,10 @@ _API_NAMES = (
 
 
 def make_certificates(pki: Path) -> None:
-    """The cluster's authority, the API server's two certificates, the front proxy's pair, the token signing key.
+    """The cluster's authority, the API server's two certificates, the front proxy's pair, that of the metrics server,
+    the token signing key.
 
-    Files: ca, api, kubelet-client, front-proxy-ca, front-proxy (each .crt and .key), sa.key, sa.pub.
+    Files: ca, api, kubelet-client, front-proxy-ca, front-proxy, metrics (each .crt and .key), sa.key, sa.pub.
     """
     pki.mkdir(mode=0o700, parents=True)
     key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
@@ -34,6 +35,7 @@ def make_certificates(pki: Path) -> None:
         authority ca rack-ca
         leaf ca api /CN=kube-apiserver "subjectAltName={_API_NAMES}"
         leaf ca kubelet-client /O=system:masters/CN=kube-apiserver-kubelet-client extendedKeyUsage=clientAuth
+        leaf ca metrics /CN=metrics-server "subjectAltName=DNS:{METRICS_NAME}"
         authority front-proxy-ca rack-front-proxy-ca
         leaf front-proxy-ca front-proxy /CN=front-proxy-client extendedKeyUsage=clientAuth
         openssl ecparam -name prime256v1 -genkey -noout -out sa.key

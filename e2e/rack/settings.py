@@ -31,6 +31,8 @@ API_SERVICE_IP = "10.96.0.1"
 API_PORT = 16443
 API_URL = f"https://{HOST_IP}:{API_PORT}"
 ETCD_PORT, ETCD_PEER_PORT = 23790, 23800
+METRICS_PORT = 16444
+METRICS_NAME = "metrics-server.kube-system.svc"  # whom the API server expects behind metrics.k8s.io
 
 MAX_NODES = 16
 DEFAULT_NODES = 4

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd and helm, built from their Go modules at the versions that go.mod and go.sum pin.
+"""Kubernetes, etcd, helm and metrics-server, built from their Go modules at the versions that go.mod and go.sum pin.
 
 Building from source needs nothing but a Go proxy; the checksums in go.sum say that it is what upstream published.
 """
@@ -26,6 +26,7 @@ _MODULES = (
     _Module("kubernetes", {p: f"k8s.io/kubernetes/cmd/{p}" for p in _KUBERNETES}, stamp_version=True),
     _Module("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}),
     _Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    _Module("metrics-server", {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"}),
 )
 
 
@@ -40,7 +41,7 @@ class ControlPlane:
 
 
 def ensure(cache: Cache) -> ControlPlane:
-    """Build what is missing (some 15 minutes on two cores when nothing is there) and name the programs."""
+    """Build what is missing (some 20 minutes on two cores when nothing is there) and name the programs."""
     programs: dict[str, Path] = {}
     for module in _MODULES:
         entry = _ensure_module(cache, module)

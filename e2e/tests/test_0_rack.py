@@ -45,7 +45,10 @@ def machine() -> dict[str, set[str]]:
     }
 
 
-PROGRAMS = {"etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "kubelet", "kube-proxy", "containerd-shim"}
+PROGRAMS = {
+    "etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "metrics-server", "kubelet", "kube-proxy",
+    "containerd-shim",
+}  # fmt: skip
 
 
 def program(process: Path) -> str:
