@@ -190,9 +190,10 @@ class Kube:
             body["gracePeriodSeconds"] = grace_s
         return await self.call("DELETE", path, body=body)
 
-    async def apply(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
-        """Server-side apply; what we say, we own. dry_run: the API server checks it and keeps nothing."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
+    async def apply(self, path: str, body: Object, *, force: bool = True, dry_run: bool = False) -> Object:
+        """Server-side apply; what we say, we own. force: also what others say; else that is a Conflict. dry_run: the
+        API server checks it and keeps nothing."""
+        query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower(), **({"dryRun": "All"} if dry_run else {})}
         return await self.call("PATCH", path, body=body, content=APPLY, query=query)
 
     async def watch(self, path: str, *, query: Mapping[str, Any], idle_s: float) -> AsyncIterator[Object]:

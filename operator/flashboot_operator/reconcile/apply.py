@@ -22,6 +22,8 @@ FOLDERS: Final = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
 }
 
+RENAME = "rename the ModelReplica or remove it"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -62,22 +64,24 @@ class Applier:
         if self._current(path, wanted, live):
             return Outcome()
         try:
-            got = await self._kube.apply(path, wanted)
+            # What we do not see may be there without our label: then it is not ours, and is not to be taken.
+            got = await self._kube.apply(path, wanted, force=live is not None)
         except (Invalid, Forbidden, Conflict) as error:
-            return refused(kind, error)
+            return refused(kind, error) if live is not None else refused_to_make(kind, meta["name"], error)
         self._applied[path] = _Applied(wanted, got["metadata"]["uid"], _version(got))
         log.info("applied", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
         return Outcome()
 
     async def trial(self, wanted: Object) -> Outcome:
         """Whether the API server would reject the object itself; whether there is room for it shows when it is made."""
+        kind, meta = wanted["kind"], wanted["metadata"]
         try:
-            meta = wanted["metadata"]
-            await self._kube.apply(path_of(wanted["kind"], meta["namespace"], meta["name"]), wanted, dry_run=True)
-        except Invalid as error:
-            return refused(wanted["kind"], error)
+            path = path_of(kind, meta["namespace"], meta["name"])
+            await self._kube.apply(path, wanted, force=False, dry_run=True)
+        except (Invalid, Conflict) as error:
+            return refused_to_make(kind, meta["name"], error)
         except Forbidden as error:
-            log.info("not tried: %s", error, extra={"kind": wanted["kind"]})
+            log.info("not tried: %s", error, extra={"kind": kind})
         return Outcome()
 
     def _current(self, path: str, wanted: Object, live: Raw | None) -> bool:
@@ -112,13 +116,23 @@ def refused(kind: str, error: KubeError) -> Outcome:
     )
 
 
+def refused_to_make(kind: str, name: str, error: KubeError) -> Outcome:
+    """Of an object that was not there, as far as we saw."""
+    if isinstance(error, Conflict):
+        return _name_taken(kind, name, f"is there and not ours ({error.message}): {RENAME}")
+    return refused(kind, error)
+
+
 def taken(kind: str, live: Raw) -> Outcome:
-    name, holder = live["metadata"]["name"], controller_of(live)
+    holder = controller_of(live)
     if holder is not None and holder[0] in (KIND, "StatefulSet"):
         words = "belongs to an earlier ModelReplica of this name and is being collected"
     else:
-        who = holder[0] if holder else "nobody that FlashBoot knows"
-        words = f"belongs to {who}: rename the ModelReplica or remove it"
+        words = f"belongs to {holder[0] if holder else 'nobody that FlashBoot knows'}: {RENAME}"
+    return _name_taken(kind, live["metadata"]["name"], words)
+
+
+def _name_taken(kind: str, name: str, words: str) -> Outcome:
     trouble = Trouble("NameTaken", f"{kind} {name} {words}")
     return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
 

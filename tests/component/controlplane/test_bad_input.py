@@ -154,3 +154,27 @@ async def test_a_crd_older_than_the_operator(rig: Rig, api: ApiServer) -> None:
     rig.operator.start()
     await eventually("with the right CRD it is Ready again", ready, 60)
     assert await asyncio.to_thread(lambda: a.only() is not None)
+
+
+async def test_what_somebody_else_made_under_a_name_of_ours_is_left_alone(rig: Rig) -> None:
+    """No label says whose they are, so that the operator does not see them before it applies its own."""
+    budgets = f"/apis/policy/v1/namespaces/{rig.namespace}/poddisruptionbudgets"
+    services = f"/api/v1/namespaces/{rig.namespace}/services"
+    theirs = {"selector": {"matchLabels": {"app": "theirs"}}, "maxUnavailable": 3}
+    service = {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"name": "p", "port": 1}]}
+    made = [
+        await rig.call("POST", budgets, {"metadata": {"name": "m"}, "spec": theirs}),
+        await rig.call("POST", services, {"metadata": {"name": "g-0"}, "spec": service}),
+    ]
+    await rig.call("POST", rig.path(""), model_replica())
+    await rig.call("POST", rig.path(""), model_replica("g", group={"size": 2}, parallelism={"tensor": 2}))
+    await told(rig, "NameTaken", "PodDisruptionBudget m", "rename the ModelReplica or remove it")
+    await told(rig, "NameTaken", "Service g-0", "rename the ModelReplica or remove it", name="g")
+    assert await rig.call("GET", f"{budgets}/m") == made[0]
+    assert await rig.call("GET", f"{services}/g-0") == made[1]
+    await rig.call("DELETE", f"{budgets}/m")
+
+    async def ours() -> bool:
+        return bool((await rig.call("GET", f"{budgets}/m"))["metadata"]["ownerReferences"])
+
+    await eventually("once it is gone, ours is made", ours, 45)
