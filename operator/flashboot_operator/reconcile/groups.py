@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from flashboot_operator.core.cost_of_loss import cheapest_first, standings
-from flashboot_operator.core.facts import Key, Pod, Raw, World
+from flashboot_operator.core.facts import Key, Pod, Raw, Trouble, World
 from flashboot_operator.core.groupset import (
     ANNOTATION_TEMPLATE,
     group_name,
@@ -24,12 +24,16 @@ from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.together import ANNOTATION_TOGETHER, Pauses, all_met, loss_of, note_of
 from flashboot_operator.core.turnover import Group, next_step
+from flashboot_operator.core.workload import TemplateRefused
 from flashboot_operator.kube.client import Conflict, Kube, NotFound, Object
 from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of, path_of
 from flashboot_operator.reconcile.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
+MOST = 32
+"""Groups that are made, and that go, at one look: so that a large step is not finished when it is not wanted any more.
+What is left over follows with the next look, for which the watch asks once it has shown these."""
 GRACE_S = 2
 """For the pods of a group that is broken: no request of theirs can be answered any more."""
 
@@ -49,11 +53,13 @@ class Groups:
     async def ensure(
         self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror
     ) -> tuple[Outcome, list[Note]]:
-        """Raises TemplateRefused."""
-        digest = template_digest(metadata_of(owner), owner.spec)
         notes = []
-        for name, set_ in sorted(world.sets.items()):
+        for name, set_ in sorted(world.sets.items()):  # also while a template is refused: those that serve go on
             notes += await self._together(owner, world, name, set_)
+        try:
+            digest = template_digest(metadata_of(owner), owner.spec)
+        except TemplateRefused as error:
+            return Outcome(Trouble(error.reason, str(error))), notes
         current = {name for name, set_ in world.sets.items() if _template(set_) == digest}
         step = next_step(
             _groups(owner, world, plans, current),
@@ -67,12 +73,13 @@ class Groups:
             outcome = await self._applier.trial(stateful_set(metadata_of(owner), owner.spec, name))
             if outcome.trouble is not None:
                 return outcome, notes
-        for name in step.delete:
+        gone = step.delete[:MOST]
+        for name in gone:
             await self._delete("StatefulSet", world.sets[name])
             self._applier.forget("StatefulSet", key[0], name)
             why = "there are more than wanted" if name in current else "it is of an older template"
             notes.append(Note("Normal", "GroupRemoved", "Scale", f"replica {name} goes: {why}", _uid(world.sets[name])))
-        names = (current - {*step.delete}) | {group_name(owner.name, ordinal) for ordinal in step.create}
+        names = (current - {*gone}) | {group_name(owner.name, ordinal) for ordinal in step.create[:MOST]}
         return await self._apply(key, owner, world, mirror, names=names), notes
 
     async def _apply(self, key: Key, owner: Owner, world: World, mirror: Mirror, *, names: set[str]) -> Outcome:
