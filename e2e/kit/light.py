@@ -64,13 +64,27 @@ def pod_spec(arguments: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def manifest(
-    name: str, replicas: int | None = 1, *, revision: str = "one", arguments: Sequence[str] = ()
+    name: str,
+    replicas: int | None = 1,
+    *,
+    revision: str = "one",
+    arguments: Sequence[str] = (),
+    one_per_node: bool = False,
 ) -> dict[str, Any]:
     """A ModelReplica of light engines. None leaves `replicas` out, as under an autoscaler."""
     spec: dict[str, Any] = {
         "model": {"name": f"light/{name}", "revision": revision},
         "template": {"metadata": {"labels": {"app": name}}, "spec": pod_spec(arguments)},
     }
+    if one_per_node:
+        spec["template"]["spec"]["topologySpreadConstraints"] = [
+            {
+                "topologyKey": "kubernetes.io/hostname",
+                "maxSkew": 1,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": name}},
+            }
+        ]
     if replicas is not None:
         spec["replicas"] = replicas
     return {
