@@ -27,9 +27,12 @@ class Pools:
         self._used[ip] = now
         if client is None:
             client = self._clients[ip] = self._new()
-            for old in [each for each, at in self._used.items() if now - at > IDLE_S]:
-                del self._used[old]
-                await self._clients.pop(old).aclose()
+            idle = [each for each, at in self._used.items() if now - at > IDLE_S]
+            old = [self._clients.pop(each) for each in idle]
+            for each in idle:
+                del self._used[each]
+            for unused in old:  # the tables are in order by now: while these close, others come here
+                await unused.aclose()
         return client
 
     async def aclose(self) -> None:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000
 WAITING = 1_000
+MOST_BYTES = 1024
+"""Of a note: the API server counts bytes, not characters."""
 PAUSE_S = 30.0
 """An Event is counted up at most this often; what happens in between shows with the next time."""
 
@@ -116,5 +118,5 @@ def event(note: Note, name: str, namespace: str, regarding: Object, *, instance:
         "type": note.kind,
         "reason": note.reason,
         "action": note.action,
-        "note": note.message[:1024],
+        "note": note.message.encode()[:MOST_BYTES].decode(errors="ignore"),
     }

@@ -5,11 +5,15 @@ kopf's events and the answers to our own writes fill it; what may be missing or 
 
 from __future__ import annotations
 
+import re
+
+from flashboot_agent.wire.base import DNS_NAME
 from flashboot_operator.api.base import GROUP, PLURAL, VERSION
 from flashboot_operator.core.facts import Key
 from flashboot_operator.kube.client import Kube, NotFound, Object
 from flashboot_operator.kube.reflector import newer
 
+NAME = re.compile(DNS_NAME)
 ALL = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 
 
@@ -43,12 +47,17 @@ class Objects:
 
     async def get(self, key: Key) -> Object | None:
         """The object, or None when there is none. Raises KubeError."""
+        if not NAME.fullmatch(key[1]):
+            return None  # from a pod's volume, which may say anything, also a path of the API server
         if key in self._doubtful or key not in self._known:
+            self._doubtful.discard(key)  # before the question: a doubt that comes while it is asked is another one
             try:
                 self.show(await self._kube.get(path_of(key)))
             except NotFound:
                 self._known.pop(key, None)
-            self._doubtful.discard(key)
+            except BaseException:
+                self._doubtful.add(key)
+                raise
         return self._known.get(key)
 
     async def list(self) -> set[Key]:

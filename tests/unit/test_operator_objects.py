@@ -1,0 +1,94 @@
+"""What the operator knows of ModelReplicas, when words cross one another on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from flashboot_operator.agents import pools
+from flashboot_operator.core.note import Note
+from flashboot_operator.kube.client import Kube, NotFound, Unavailable
+from flashboot_operator.kube.events import event
+from flashboot_operator.reconcile.objects import Objects
+
+KEY = ("ns", "m")
+Object = dict[str, Any]
+
+
+def model_replica(version: str) -> Object:
+    return {"metadata": {"namespace": "ns", "name": "m", "resourceVersion": version}}
+
+
+class Asked:
+    """An API server that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.answer: asyncio.Future[Object] = asyncio.get_running_loop().create_future()
+
+    async def get(self, path: str) -> Object:
+        self.paths.append(path)
+        return await self.answer
+
+    def will(self, answer: Object | Exception) -> None:
+        self.answer = asyncio.get_running_loop().create_future()
+        if isinstance(answer, Exception):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)
+
+
+async def test_a_deletion_that_is_seen_while_the_object_is_asked_for_is_not_lost() -> None:
+    kube = Asked()
+    objects = Objects(cast(Kube, kube))
+    asking = asyncio.create_task(objects.get(KEY))
+    await asyncio.sleep(0)
+    objects.doubt(KEY)  # the answer that is on its way is older than this
+    kube.answer.set_result(model_replica("7"))
+    assert await asking is not None
+    kube.will(NotFound(404, "NotFound", ""))
+    assert await objects.get(KEY) is None
+
+
+async def test_a_doubt_outlives_a_question_that_got_no_answer() -> None:
+    kube = Asked()
+    objects = Objects(cast(Kube, kube))
+    objects.show(model_replica("7"))
+    objects.doubt(KEY)
+    kube.will(Unavailable(0, "Timeout", ""))
+    with pytest.raises(Unavailable):
+        await objects.get(KEY)
+    kube.will(NotFound(404, "NotFound", ""))
+    assert await objects.get(KEY) is None
+
+
+@pytest.mark.parametrize("name", ["../../pods", "m/status", "m?watch=true", "", "M", "m\n"])
+async def test_what_a_pods_volume_names_is_no_path_of_the_api_server(name: str) -> None:
+    kube = Asked()
+    assert await Objects(cast(Kube, kube)).get(("ns", name)) is None
+    assert kube.paths == []
+
+
+async def test_pools_may_be_asked_for_while_idle_ones_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, closing = pools.Pools(None), asyncio.Event()
+
+    async def slow(self: httpx.AsyncClient) -> None:
+        await closing.wait()
+
+    monkeypatch.setattr(httpx.AsyncClient, "aclose", slow)
+    for ip in ("10.0.0.1", "10.0.0.2"):
+        await made.of(ip)
+    monkeypatch.setattr(pools, "IDLE_S", -1.0)
+    tasks = [asyncio.create_task(made.of(f"10.0.1.{n}")) for n in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    closing.set()
+    await asyncio.gather(*tasks)
+
+
+def test_a_note_is_short_enough_in_bytes() -> None:
+    made = event(Note("Warning", "PodFailed", "Reconcile", "é" * 1000, "s"), "n", "ns", {}, instance="t")
+    assert len(made["note"].encode()) == 1024
