@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import pytest
 
@@ -13,11 +14,13 @@ from flashboot_operator.kube.client import (
     Forbidden,
     Gone,
     Invalid,
+    Kube,
     KubeError,
     NotFound,
     Unavailable,
     error_of,
 )
+from flashboot_operator.kube.lease import Lease
 from flashboot_operator.kube.schema import missing, paths
 
 
@@ -69,3 +72,11 @@ def test_errors_are_typed(status: int, kind: type[KubeError]) -> None:
     assert type(error) is kind
     assert (error.reason, error.message, error.retry_after) == ("R", "m", 7.0)
     assert type(error_of(status, "<html>", None)) is kind
+
+
+async def test_one_broken_agent_cannot_raise_the_epoch_to_where_no_operator_can_follow() -> None:
+    kube = cast(Kube, object())  # it is not even asked
+    lease = Lease(kube, namespace="n", identity="i", lease_s=15, renew_deadline_s=10, renew_every_s=2)
+    with pytest.raises(ValueError, match="is more than"):
+        await lease.raise_above((1 << 31) - 2)
+    assert lease.epoch == -1

@@ -195,3 +195,12 @@ def test_an_agent_that_does_not_understand_its_orders_is_of_another_version() ->
     assert {c.type: c.reason for c in look(facts)[0]}["Degraded"] == "AgentVersionUnsupported"
     skew.obeyed()
     assert str(skew) == ""
+
+
+@pytest.mark.parametrize("said", ["x" * 5000, "foo bar", ""])
+def test_an_adopted_pod_may_carry_anything_where_our_hash_goes(said: str) -> None:
+    made = raw() | {"spec": raw()["spec"] | {"nodeName": "n1"}}
+    plain = pod_of(made)
+    made["metadata"]["annotations"] = {"flashboot.io/engine-hash": said}
+    assert pod_of(made) == plain
+    look(world([pod_of(made)], [agent("n1")]), owner(template=None, replicas=None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from flashboot_agent.wire.door import ATTRIBUTE_MODEL_REPLICA, DRIVER_NAME
 from flashboot_operator.api.base import ANNOTATION_ENGINE_HASH, LABEL_MODEL_REPLICA
 from flashboot_operator.core.devices import count, devices_of
@@ -19,6 +21,7 @@ from flashboot_operator.core.facts import (
 )
 from flashboot_operator.core.membership import LWS_NAME, membership_of
 
+ENGINE_HASH = re.compile(r"[0-9a-f]{12}")
 LEAVING_TAINTS = frozenset({"node.kubernetes.io/unschedulable", "node.kubernetes.io/out-of-service"})
 
 
@@ -55,7 +58,7 @@ def pod_of(raw: Raw) -> Pod:
         namespace=meta["namespace"],
         model_replica=labels.get(LABEL_MODEL_REPLICA, ""),
         node=spec.get("nodeName") or None,
-        hash=(meta.get("annotations") or {}).get(ANNOTATION_ENGINE_HASH) or engine_hash(spec),
+        hash=_said_hash(meta) or engine_hash(spec),
         created=created,
         bound=(bound or created) if spec.get("nodeName") else None,
         ready=ready.get("status") == "True",
@@ -72,6 +75,12 @@ def pod_of(raw: Raw) -> Pod:
         restarts=engine.get("restartCount", 0),
         lws=LWS_NAME in labels,
     )
+
+
+def _said_hash(meta: Raw) -> str | None:
+    """What FlashBoot wrote there when it made the pod; of adopted pods anybody may have written anything."""
+    said = str((meta.get("annotations") or {}).get(ANNOTATION_ENGINE_HASH))
+    return said if ENGINE_HASH.fullmatch(said) else None
 
 
 def volume_of(spec: Raw) -> str | None:

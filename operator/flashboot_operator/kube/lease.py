@@ -24,6 +24,8 @@ from flashboot_operator.kube.client import Conflict, Kube, KubeError, NotFound, 
 log = logging.getLogger(__name__)
 
 NAME = "flashboot-operator"
+HIGHEST = 1 << 30
+"""Epoch that an agent is believed. A Lease counts to 2³¹ − 1: raised to that by one broken node, none could follow."""
 
 
 class LeaseLost(Exception):
@@ -150,7 +152,10 @@ class Lease:
         Raises:
             LeaseLost: it is not.
             KubeError: not possible now; ask again.
+            ValueError: no operator can have had that epoch.
         """
+        if epoch > HIGHEST:
+            raise ValueError(f"epoch {epoch} is more than {HIGHEST}: remove desired.json of the agent that says so")
         async with self._lock:
             if self.epoch > epoch:
                 return self.epoch
