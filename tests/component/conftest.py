@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 CONTROL_PLANE = HERE / "controlplane"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook, and was registered after this file
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """How they are shared among pytest's workers: a module stays together, since its tests share nodes, and so does all
     that needs the one API server. (Unit and property tests go wherever there is time.)"""
