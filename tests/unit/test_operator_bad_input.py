@@ -204,3 +204,12 @@ def test_an_adopted_pod_may_carry_anything_where_our_hash_goes(said: str) -> Non
     made["metadata"]["annotations"] = {"flashboot.io/engine-hash": said}
     assert pod_of(made) == plain
     look(world([pod_of(made)], [agent("n1")]), owner(template=None, replicas=None))
+
+
+def test_numbers_that_are_none_break_nothing() -> None:
+    """`int` refuses what `isdigit` takes, and numbers of thousands of digits."""
+    for odd in ("\u00b2", "9" * 5000):
+        template = copy.deepcopy(TEMPLATE)
+        template["spec"]["containers"][0] |= {"args": ["--port", odd], "resources": {"limits": {"nvidia.com/gpu": odd}}}
+        made = pod_template("m", spec(template=template))
+        assert made["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] == 30000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ def devices_of(container: Mapping[str, Any]) -> int | None:
 def count(quantities: Mapping[str, Any]) -> int | None:
     """GPUs in a list of resources."""
     text = str(quantities.get(GPUS, ""))
-    return int(text) if text.isdecimal() else None
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def more_than_any(asked: int | None, nodes: Iterable[int]) -> str | None:

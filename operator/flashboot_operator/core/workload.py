@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from flashboot_operator.core.grace import with_grace
 VOLUME = "flashboot"
 DEFAULT_PORT = 30000
 """SGLang's own default of --port."""
+PORT = re.compile("[0-9]{1,5}")
 
 SIZES = {
     "tensor": ("--tp-size", "--tp", "--tensor-parallel-size"),
@@ -70,7 +72,7 @@ def _option(argv: list[str], *names: str) -> str | None:
 
 def _port(argv: list[str]) -> int:
     value = _option(argv, "--port") or ""
-    return int(value) if value.isdigit() else DEFAULT_PORT
+    return int(value) if PORT.fullmatch(value) else DEFAULT_PORT
 
 
 def _require_sizes(spec: Spec, argv: list[str], where: str) -> None:
