@@ -20,7 +20,7 @@ FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
 # Many component tests wait, so that more of them run at once than there are cores.
 WORKERS ?= 4
-SIDE_BY_SIDE = -n $(WORKERS) --dist loadgroup
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope
 FUZZ_SECONDS ?= 20
 
 # C++ that was compiled once, in whatever checkout, is not compiled again.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +11,6 @@ from flashboot_agent.transport.tcp_server import TcpServer
 from tests.component.agents import Cluster, Node
 from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
 from tests.component.tcp_peers import ARENA, DATA, Start
-
-HERE = Path(__file__).parent
-CONTROL_PLANE = HERE / "controlplane"
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook, and was registered after this file
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """How they are shared among pytest's workers: a module stays together, since its tests share nodes, and so does all
-    that needs the one API server. (Unit and property tests go wherever there is time.)"""
-    for item in items:
-        if HERE in item.path.parents:
-            group = "apiserver" if CONTROL_PLANE in item.path.parents else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

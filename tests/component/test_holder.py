@@ -21,7 +21,7 @@ NAME = "arena-" + "1" * 32
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    cluster = Cluster()
+    cluster = Cluster(forked=False)  # what it maps and how large it is are the program's own
     node = cluster.node("n1", start=False, budget=1 << 30)
     node.start_holder()
     try:
