@@ -19,7 +19,7 @@ SOURCES := agent operator e2e tests bench conftest.py
 FAST_TESTS := tests/unit tests/property tests/component
 PYTEST := -m pytest -p no:cacheprovider
 # Many component tests wait, so that more of them run at once than there are cores.
-WORKERS ?= 4
+WORKERS ?= 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope
 FUZZ_SECONDS ?= 20
 

@@ -13,7 +13,7 @@ from flashboot_agent._native import BYTES_IN, REFETCHED, MarksClosed
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import FlashBootError, NotReady, ParentUnreachable, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
-from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Transport
+from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Sink, Transport
 from flashboot_agent.transport.choose import connect
 from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.map import MapTransport
@@ -167,6 +167,11 @@ def pull_all(pull: Pull, target: Target, lane: int = 0) -> list[Progress]:
     return steps
 
 
+def patient(sink: Sink) -> Sink:
+    """With the patience that a lane has after some deadlines on a busy node: none of these tests is about time."""
+    return replace(sink, patience=16.0)
+
+
 class Pulling(threading.Thread):
     """A lane that is pulled in a thread of its own, so that the test can act meanwhile."""
 
@@ -180,8 +185,7 @@ class Pulling(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        # With the patience that a lane has after some deadlines on a busy node: none of these tests is about time.
-        sink = replace(self.target.sink(self._pull, self.lane), patience=16.0)
+        sink = patient(self.target.sink(self._pull, self.lane))
         try:
             while (step := self._pull.advance(sink, 0.05)).state == "going":
                 self.starved += step.starved
@@ -234,7 +238,7 @@ def test_a_wrong_chunk_is_told_and_received_again(world: World) -> None:
     target.data[2 * MIB + 50] ^= 1
     steps: list[Progress] = []
     pull = world.connect()
-    sink = target.sink(pull)
+    sink = patient(target.sink(pull))
     while not steps or steps[-1].state != "differs":
         steps.append(pull.advance(sink, 5))
     assert steps[-1].offset == 2 * MIB
@@ -250,7 +254,7 @@ def test_a_parent_whose_bytes_differ_from_its_digests_is_never_believed(pair: Pa
     world = World(pair, MemoryArena(ARENA, damaged, table=chunk_digests(DATA)))
     target = Target(len(DATA))
     pull = world.connect()
-    sink = target.sink(pull)
+    sink = patient(target.sink(pull))
     offsets = [step.offset for step in (pull.advance(sink, 5) for _ in range(20)) if step.state == "differs"]
     assert set(offsets) == {3 * MIB}
     assert target.marks.verified(0) == 3 * MIB
@@ -400,7 +404,7 @@ def test_a_closed_pull_lets_go_of_the_memory(world: World) -> None:
     """So that the child can unmap it, and seal it. Also after a failure, whose traceback keeps frames alive."""
     target = Target(len(DATA))
     pull = world.connect()
-    sink = target.sink(pull)
+    sink = patient(target.sink(pull))
     pull.advance(sink, 5)
     pull.close()
     with pytest.raises(ParentUnreachable) as failure:
