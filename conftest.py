@@ -16,7 +16,7 @@ CONTROL_PLANE = "tests/component/controlplane/"
 COSTLY = CONTROL_PLANE + "test_bounded.py"
 
 
-class ByModule(LoadScopeScheduling):
+class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """A module stays together on one of pytest's workers, since its tests share nodes, and so does all that needs the
     one API server, but for the module that loads it with hundreds of objects. (`--dist loadgroup` would say that with
     marks, but xdist 3.8 can't pass them on under pytest 9.)"""
