@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import pytest
 
 from flashboot_agent._native import BYTES_IN, REFETCHED, MarksClosed
 from flashboot_agent.core.digest import chunk_digests, root_digest
-from flashboot_agent.core.errors import FlashBootError, NotReady, ParentUnreachable, UnknownArena
+from flashboot_agent.core.errors import NotReady, ParentUnreachable, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
-from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Sink, Transport
+from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Server, Transport
 from flashboot_agent.transport.choose import connect
 from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.map import MapTransport
@@ -24,6 +22,7 @@ from flashboot_agent.trust.credentials import Credentials
 from flashboot_agent.wire.control import Peer
 from tests.component.agents import eventually
 from tests.component.memory_catalog import MIB, MemoryArena, MemoryCatalog, Target, until
+from tests.component.pulling import Pulling, patient, pull_all
 from tests.component.trust import Issuer
 
 ARENA = "arena-" + "1" * 32
@@ -155,49 +154,6 @@ def growing(pair: Pair) -> Iterator[World]:
     built = World(pair, MemoryArena(ARENA, DATA, watermark=0))
     yield built
     built.close()
-
-
-def pull_all(pull: Pull, target: Target, lane: int = 0) -> list[Progress]:
-    """Until done."""
-    steps: list[Progress] = []
-    sink = target.sink(pull, lane)
-    while not steps or steps[-1].state != "done":
-        steps.append(pull.advance(sink, 5))
-        assert len(steps) < 100, steps[-1]
-    return steps
-
-
-def patient(sink: Sink) -> Sink:
-    """With the patience that a lane has after some deadlines on a busy node: none of these tests is about time."""
-    return replace(sink, patience=16.0)
-
-
-class Pulling(threading.Thread):
-    """A lane that is pulled in a thread of its own, so that the test can act meanwhile."""
-
-    def __init__(self, pull: Pull, target: Target, lane: int = 0) -> None:
-        super().__init__(daemon=True)
-        self.target, self.lane = target, lane
-        self.starved = 0
-        """Looks at which the parent had nothing for us."""
-        self.failure: FlashBootError | MarksClosed | None = None
-        self._pull = pull
-        self.start()
-
-    def run(self) -> None:
-        sink = patient(self.target.sink(self._pull, self.lane))
-        try:
-            while (step := self._pull.advance(sink, 0.05)).state == "going":
-                self.starved += step.starved
-        except (FlashBootError, MarksClosed) as error:
-            self.failure = error
-
-    def until(self, verified: int) -> None:
-        eventually(lambda: self.target.marks.verified(self.lane) >= verified or None, f"{verified} bytes verified")
-
-    def end(self) -> None:
-        self.join(30)
-        assert not self.is_alive(), f"the pull hangs at byte {self.target.marks.received(self.lane)}"
 
 
 def test_metadata_comes_before_the_first_byte(world: World) -> None:

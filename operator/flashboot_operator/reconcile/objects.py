@@ -55,7 +55,7 @@ class Objects:
                 self.show(await self._kube.get(path_of(key)))
             except NotFound:
                 self._known.pop(key, None)
-            except BaseException:
+            except BaseException:  # also when it is cancelled: what was not answered is as doubtful as before
                 self._doubtful.add(key)
                 raise
         return self._known.get(key)
