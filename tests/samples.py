@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashboot_agent.wire.control import HostMemory
+from flashboot_agent.wire.observed import HostMemory
 
 MEMORY = HostMemory(
     page_bytes=4096,

@@ -14,7 +14,7 @@ from bench.kit.paired import Run, RunFailed, Sample
 from bench.kit.say import say
 from bench.rig.links import Loopback
 from bench.rig.rack import Rack
-from flashboot_agent.wire.control import Lane
+from flashboot_agent.wire.desired import Lane
 from tests.component.agents import IDENTITY, Cluster, Node, wanted
 
 _SECONDS = 120.0

@@ -20,7 +20,7 @@ from bench.kit.outcome import Options, Outcome
 from bench.kit.paired import RunFailed, Sample, paired
 from bench.kit.say import say
 from bench.kit.worker import Worker
-from flashboot_agent.wire.control import Lane
+from flashboot_agent.wire.desired import Lane
 from setup_env import python_envs
 from setup_env.cache import Cache
 from tests.component.agents import Cluster, Node, wanted

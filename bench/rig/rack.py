@@ -29,7 +29,8 @@ from bench.rig.links import Network
 from bench.rig.operator import Operator
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.holder.client import HolderClient
-from flashboot_agent.wire.control import ObservedArena, Place
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.place import Place
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import expected_identity

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
 from kit.agents import Operators, agents
 from kit.apiserver import ApiServer
 from kit.errors import KitError

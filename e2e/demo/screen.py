@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from demo.live import NodeView
-from flashboot_agent.wire.control import ObservedArena
+from flashboot_agent.wire.observed_arena import ObservedArena
 
 WIDTH = 20
 MIB = 1 << 20

@@ -9,7 +9,8 @@ from typing import Any
 
 from demo.live import NodeView
 from flashboot_agent.wire.base import rfc3339
-from flashboot_agent.wire.control import Path, StartupTimes
+from flashboot_agent.wire.observed_arena import Path
+from flashboot_agent.wire.observed_pod import StartupTimes
 from kit.errors import KitError
 
 

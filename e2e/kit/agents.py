@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flashboot_agent.wire.control import Observed, ObservedArena
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
 from kit.apiserver import ApiServer
 from kit.errors import KitError
 from kit.kubectl import Kubectl

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from kit.agents import SYSTEM
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually

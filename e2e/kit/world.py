@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from flashboot_agent.wire.control import Observed, ObservedArena
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
 from kit import agents
 from kit.apiserver import ApiServer
 from kit.errors import KitError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from kit import light
 from kit.agents import SYSTEM, agents
 from kit.eventually import NotYet, eventually

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from flashboot_agent.wire.control import Observed, ObservedPod
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_pod import ObservedPod
 from kit import light
 from kit.agents import SYSTEM, agents
 from kit.errors import KitError

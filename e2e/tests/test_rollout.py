@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import ObservedArena
+from flashboot_agent.wire.observed_arena import ObservedArena
 from kit import light
 from kit.eventually import NotYet, eventually
 from kit.world import NAMESPACE, Mrep, World

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from kit import checkpoints
 from kit.agents import SYSTEM, agents
 from kit.engines import Answer, ask, first_difference

@@ -30,11 +30,16 @@ from typing import Any, TypeVar
 
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.memory import memfd
-from flashboot_agent.wire import attach, control
+from flashboot_agent.wire import attach
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Desired, Observed, ObservedArena, ObservedPod, Peer, WantedArena
+from flashboot_agent.wire.desired import Desired, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.place import Place
 from tests.component.nursery import Forked, nursery
 from tests.component.trust import Issuer
 
@@ -45,7 +50,7 @@ SECONDS = 40.0
 IDENTITY = {"model": "tiny", "revision": "r1", "dtype": "bfloat16"}
 EXPECTED = digest_of({"template": "t1"})
 REPLICA_UID = "11111111-2222-3333-4444-555555555555"
-ARENA = arena_id(REPLICA_UID, EXPECTED, control.Place())
+ARENA = arena_id(REPLICA_UID, EXPECTED, Place())
 
 T = TypeVar("T")
 Process = subprocess.Popen[bytes] | Forked
@@ -65,7 +70,7 @@ def eventually(look: Callable[[], T | None], what: str, seconds: float = SECONDS
         time.sleep(0.02)  # between two looks
 
 
-def wanted(role: control.Role, *, arena: str = ARENA, **facts: Any) -> WantedArena:
+def wanted(role: Role, *, arena: str = ARENA, **facts: Any) -> WantedArena:
     """A wanted arena of the one ModelReplica that these tests know."""
     return WantedArena(
         arena=arena,

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
-from flashboot_agent.wire.control import Lane, ObservedArena, Peer
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import Lane
+from flashboot_agent.wire.observed_arena import ObservedArena
 from tests.component.agents import MIB, Node, eventually, wanted
 from tests.component.proxy import ChunkProxy
 

@@ -13,7 +13,7 @@ from flashboot_agent.transport.base import Pull
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.frames import FrameParser, MetaReply, MetaRequest, encode
 from tests.component.memory_catalog import MIB, MemoryArena, Target
 

@@ -13,8 +13,9 @@ from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import digest_of
 from flashboot_agent.memory import memfd
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Place, Problem
 from flashboot_agent.wire.layout import MAX_LAYOUT
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 from tests.component.agents import ARENA, IDENTITY, MIB, Cluster, Engine, Node, eventually, layout_for, mapped, wanted
 
 DATA = os.urandom(3 * MIB + 512)

@@ -10,7 +10,8 @@ import pytest
 
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Lane, Place
+from flashboot_agent.wire.desired import Lane
+from flashboot_agent.wire.place import Place
 from tests.component.agents import EXPECTED, IDENTITY, MIB, Cluster, Node, eventually, wanted
 from tests.component.clones import DATA, DIGEST, accused, attached_bytes, clone, proxy_to, seed, until_empty
 from tests.component.proxy import ChunkProxy

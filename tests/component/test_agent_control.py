@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from flashboot_agent.wire.control import Desired, Observed, Problem
+from flashboot_agent.wire.desired import Desired
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.problem import Problem
 from tests.component.agents import ARENA, SECONDS, Cluster, Node, eventually, wanted
 
 

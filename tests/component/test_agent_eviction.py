@@ -10,7 +10,7 @@ import pytest
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Eviction, Lane, Role, WantedArena
+from flashboot_agent.wire.desired import Eviction, Lane, Role, WantedArena
 from tests.component.agents import MIB, Cluster, Node, eventually, wanted
 
 SIZE = 8 * MIB

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
-from flashboot_agent.wire.control import Lane, Peer
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import Lane
 from tests.component.agents import MIB, Cluster, Node, eventually, wanted
 from tests.component.clones import DATA, DIGEST, accused, attached_bytes, clone, proxy_to, seed, until_empty
 from tests.component.trust import Issuer

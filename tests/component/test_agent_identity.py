@@ -10,7 +10,9 @@ import pytest
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Lane, ObservedRank, Place
+from flashboot_agent.wire.desired import Lane
+from flashboot_agent.wire.observed_pod import ObservedRank
+from flashboot_agent.wire.place import Place
 from tests.component.agents import ARENA, IDENTITY, MIB, REPLICA_UID, Cluster, Node, eventually, wanted
 
 DATA, OTHER_DATA = os.urandom(2 * MIB + 512), os.urandom(MIB + 4096)

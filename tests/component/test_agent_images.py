@@ -13,7 +13,8 @@ from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.load.image import open_image
 from flashboot_agent.load.image_write import TEMPORARY
-from flashboot_agent.wire.control import Lane, Place, Role
+from flashboot_agent.wire.desired import Lane, Role
+from flashboot_agent.wire.place import Place
 from tests.component.agents import ARENA, EXPECTED, MIB, REPLICA_UID, Cluster, Node, eventually, wanted
 
 DATA = os.urandom(24 * MIB + 512)

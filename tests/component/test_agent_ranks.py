@@ -10,7 +10,9 @@ import pytest
 
 from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Lane, Place, Problem, WantedArena
+from flashboot_agent.wire.desired import Lane, WantedArena
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 from tests.component.agents import EXPECTED, MIB, REPLICA_UID, Cluster, Engine, Node, eventually, wanted
 
 PLACES = [Place(tp=0), Place(tp=1)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import StartupTimes
+from flashboot_agent.wire.observed_pod import StartupTimes
 from tests.component.agents import Cluster, Node, eventually
 
 TIMES = StartupTimes(

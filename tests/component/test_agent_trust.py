@@ -12,7 +12,8 @@ from datetime import timedelta
 import pytest
 
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Desired, Problem
+from flashboot_agent.wire.desired import Desired
+from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
 from flashboot_operator.agents.client import AgentClient, AgentUntrusted
 from tests.component.agents import Cluster, NamedConnection, Node, eventually

@@ -17,7 +17,7 @@ from flashboot_agent import _native
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 
 MIB = 1 << 20
 DATA = os.urandom(MIB) * 3 + b"tail"

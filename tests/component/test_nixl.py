@@ -16,7 +16,7 @@ from flashboot_agent.transport.nixl import NixlTransport
 from flashboot_agent.transport.nixl_agent import Agent, address_of
 from flashboot_agent.transport.tcp import TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 from tests.component.memory_catalog import MIB, MemoryArena, MemoryCatalog
 
 ARENA = "arena-" + "1" * 32

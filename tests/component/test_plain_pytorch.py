@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flashboot_agent.wire.attach import SOCKET_NAME
-from flashboot_agent.wire.control import Lane
+from flashboot_agent.wire.desired import Lane
 from tests.component.agents import Cluster, Node, wanted
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,9 @@ from flashboot_agent.core.errors import (
 )
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Peer, Problem
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.frames import Data, Trouble, encode
+from flashboot_agent.wire.problem import Problem
 from tests.component.memory_catalog import MIB, MemoryArena, Target
 from tests.component.tcp_peers import (
     ARENA,

@@ -15,8 +15,8 @@ from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.trust.credentials import Credentials
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Peer
 from tests.component.agents import eventually
 from tests.component.memory_catalog import MIB, MemoryArena, MemoryCatalog, Target, until
 from tests.component.trust import Issuer

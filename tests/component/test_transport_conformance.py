@@ -19,7 +19,7 @@ from flashboot_agent.transport.nixl import NixlTransport
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer
 from flashboot_agent.trust.credentials import Credentials
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 from tests.component.agents import eventually
 from tests.component.memory_catalog import MIB, MemoryArena, MemoryCatalog, Target, until
 from tests.component.pulling import Pulling, patient, pull_all

@@ -22,8 +22,8 @@ from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.base import WireModel
-from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import MAX_LAYOUT, Layout
+from flashboot_agent.wire.place import Place
 
 ARENA = "arena-" + "0" * 32
 """Of rank tp0."""

@@ -32,9 +32,9 @@ from flashboot_agent.engine.identity import identity_of
 from flashboot_agent.engine.mapping import parse_layout
 from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.node import documents
-from flashboot_agent.wire.control import Place
 from flashboot_agent.wire.layout import Binding, Layout, LayoutError
 from flashboot_agent.wire.layout_bytes import BINDING_KINDS, PREFIX
+from flashboot_agent.wire.place import Place
 from tests.engine import peer as peers
 from tests.engine import runtime
 from tests.engine.fields import field_names

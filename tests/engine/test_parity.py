@@ -17,7 +17,7 @@ import pytest
 
 from flashboot_agent.engine import marks, walk
 from flashboot_agent.wire import attach as wire
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 from tests.engine import compatibility, tokens, trios
 from tests.engine.runtime import CASES
 from tests.engine.trios import Trio

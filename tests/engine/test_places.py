@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.ranks import places_of_pod
 
 

@@ -20,7 +20,7 @@ from flashboot_agent.engine import preflight
 from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.settings import EngineSettings, settings_of
 from flashboot_agent.wire import attach as wire
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 from tests.engine import peer as peers
 
 OURS = json.dumps({"flashboot": {"model": "m", "revision": "r", "onMismatch": "Fail", "cloneTimeoutSeconds": 60}})

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flashboot_agent.wire import attach as wire
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.ranks import places_of_pod
 from tests.engine import peer as peers
 from tests.engine.servers import ROOT, START_SECONDS, Server, install_entry_point

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Problem
 from flashboot_agent.wire.frames import (
     Data,
     Frame,
@@ -22,6 +21,7 @@ from flashboot_agent.wire.frames import (
     Trouble,
     encode,
 )
+from flashboot_agent.wire.problem import Problem
 
 arena_ids = st.from_regex(r"\Aarena-[0-9a-f]{32}\Z")
 names = st.from_regex(r"\A[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?\Z")

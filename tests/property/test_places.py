@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.ranks import names_of, places_of_pod
 
 UID, EXPECTED = "11111111-2222-3333-4444-555555555555", "sha256:" + "0" * 64

@@ -6,7 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod, Place, Problem
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.expected import engine_hash, expected_identity, template_hash
 from flashboot_operator.core.facts import Agent, Node, Pod, World

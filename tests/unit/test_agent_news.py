@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from flashboot_operator.agents.news import concerned, news
 from tests.unit.operatorkit import agent, arena, seen
 

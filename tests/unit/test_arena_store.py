@@ -24,7 +24,7 @@ from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.node.verify import verify_all
 from flashboot_agent.transport.base import ArenaMeta
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 
 IDENTITY = "sha256:" + "1" * 64
 NBYTES = (1 << 20) + 4097

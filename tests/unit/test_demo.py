@@ -17,8 +17,9 @@ from demo.settings import Settings
 from demo.stages import Progress
 from demo.timeline import Replica, replicas
 from flashboot_agent.wire.base import rfc3339
-from flashboot_agent.wire.control import ObservedArena, ObservedPod, ObservedRank, StartupTimes
-from flashboot_agent.wire.control import Path as BytePath
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_arena import Path as BytePath
+from flashboot_agent.wire.observed_pod import ObservedPod, ObservedRank, StartupTimes
 from kit.engines import Answer, first_difference
 from kit.errors import KitError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flashboot_agent.engine.baseline import Baseline
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
 TOTAL, MAIN, DRAFT = 1000, 300, 100
 TARGET, STEPS = Place(), Place(draft=1)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from flashboot_agent.engine import messages
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import Place, Problem
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 
 AGENT = Path(messages.__file__).parents[2]
 ARENA, SHA, XXH = "arena-" + "a" * 32, "sha256:" + "1" * 64, "xxh3:" + "2" * 16

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent.node.evict import Copy, choose
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 from tests.unit.test_rules import wants
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

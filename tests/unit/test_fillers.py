@@ -21,8 +21,8 @@ from flashboot_agent.node.orders import Cancelled
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.transport.base import ArenaMeta, Server
-from flashboot_agent.wire import control
-from flashboot_agent.wire.control import Peer, WantedArena
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import Lane, WantedArena
 from tests.layouts import small
 
 PARENT = Peer(node="a", address="10.0.0.1:9441")
@@ -43,7 +43,7 @@ WANTED = WantedArena(
     model_replica_uid="11111111-2222",
     expected_identity="sha256:" + "0" * 64,
     role="clone",
-    lanes=[control.Lane(parents=[PARENT])],
+    lanes=[Lane(parents=[PARENT])],
 )
 
 

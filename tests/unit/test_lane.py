@@ -27,8 +27,10 @@ from flashboot_agent.node.orders import Cancelled, Orders
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink
 from flashboot_agent.transport.choose import Connected
-from flashboot_agent.wire import control
-from flashboot_agent.wire.control import Peer, Problem, WantedArena
+from flashboot_agent.wire import desired
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.problem import Problem
 
 A, B, C = (Peer(node=name, address=f"10.0.0.{number}:9441") for number, name in enumerate("abc", 1))
 ARENA = "arena-" + "1" * 32
@@ -47,7 +49,7 @@ def wanted(*lanes: list[Peer]) -> WantedArena:
         model_replica_uid="11111111-2222",
         expected_identity="sha256:" + "0" * 64,
         role="clone",
-        lanes=[control.Lane(parents=parents) for parents in lanes],
+        lanes=[desired.Lane(parents=parents) for parents in lanes],
     )
 
 

@@ -16,7 +16,8 @@ from flashboot_agent.node import documents as node_documents
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.matching import Matching
 from flashboot_agent.node.store import ArenaStore
-from flashboot_agent.wire.control import Place, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.place import Place
 
 MINE, OTHER = {"dtype": "bfloat16", "arg.x": "1"}, {"dtype": "float8"}
 OWNER = "11111111-2222"

@@ -26,7 +26,7 @@ from flashboot_agent.node.pods import read_published
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire import door
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Desired
+from flashboot_agent.wire.desired import Desired
 from flashboot_agent.wire.layout import Layout, Segment
 
 A = "arena-" + "a" * 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.agents.client import AgentRefused
 from flashboot_operator.agents.skew import Skew
 from flashboot_operator.api.status import Condition

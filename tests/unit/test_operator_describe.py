@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.facts import Node, Trouble, World
 from flashboot_operator.core.plan import Memory, Owner

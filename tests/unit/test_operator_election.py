@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flashboot_agent.wire.control import ObservedImage, ObservedLane, ObservedPod, ObservedProbe, Problem
+from flashboot_agent.wire.observed import ObservedProbe
+from flashboot_agent.wire.observed_arena import ObservedImage, ObservedLane
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.domains import domains_of
 from flashboot_operator.core.election import Sealed, elect_source, elect_sources
 from flashboot_operator.core.events import notes_of

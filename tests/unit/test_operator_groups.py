@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import ObservedArena, Place
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.budget import budget
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Pod

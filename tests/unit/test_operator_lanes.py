@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashboot_agent.wire.control import ObservedArena, ObservedLane, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_arena import ObservedArena, ObservedLane
 from flashboot_operator.core.facts import Agent, Node
 from flashboot_operator.core.fanout.pace import Sample
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from flashboot_agent.core.identity import arena_id, digest_of
-from flashboot_agent.wire.control import ObservedPod, Place, Problem
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Pod, World
 from flashboot_operator.core.learned import Kinds, kinds_of, remembered

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import ObservedArena, ObservedPod, Place, Problem
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.expected import engine_hash, expected_identity
 from flashboot_operator.core.facts import Trouble, World
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flashboot_agent.wire.control import Problem, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.facts import Node
 from flashboot_operator.core.plan import Memory, Owner
 from flashboot_operator.core.replica import plan_replica

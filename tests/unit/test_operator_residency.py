@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashboot_agent.wire.control import Evicted
+from flashboot_agent.wire.observed_arena import Evicted
 from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.facts import Node, World
 from flashboot_operator.core.plan import Memory, Owner

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import ObservedPod, Place
+from flashboot_agent.wire.observed_pod import ObservedPod
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.events import transitions
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Pod, World

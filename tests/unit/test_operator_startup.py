@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import StartupTimes
+from flashboot_agent.wire.observed_pod import StartupTimes
 from flashboot_operator.core.grace import GRACE_VARIABLE, grace_seconds
 from flashboot_operator.core.plan import Memory
 from flashboot_operator.core.replica import plan_replica

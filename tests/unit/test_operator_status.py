@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.events import SEALED, notes_of
 from flashboot_operator.core.facts import Trouble, World
 from flashboot_operator.core.parsing import IMAGE_STEP, pod_of

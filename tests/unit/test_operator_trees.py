@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from flashboot_agent.wire.control import Accusation, ObservedArena, ObservedLane, Problem
+from flashboot_agent.wire.observed_arena import Accusation, ObservedArena, ObservedLane
+from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.changes import edge_changes, elections
 from flashboot_operator.core.facts import Agent
 from flashboot_operator.core.fanout.pace import Sample

@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 from flashboot_agent.core.errors import FlashBootError, ParentUnreachable, UnknownArena
 from flashboot_agent.node.probes import EVERY_SECONDS, MOST_PAUSE_SECONDS, Probes, attempt, pause
 from flashboot_agent.transport.choose import Connected
-from flashboot_agent.wire.control import Peer, Probe
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import Probe
 
 ARENA = "arena-" + "a" * 32
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from flashboot_agent.memory.probe import HostFacts
 from flashboot_agent.node.observe import Recent
 from flashboot_agent.node.pulse import Pulse
-from flashboot_agent.wire.control import ArenaState
+from flashboot_agent.wire.arena import ArenaState
 
 FACTS = HostFacts(page_bytes=4096, shmem_enabled="never", huge_pages_total=0, huge_pages_free=0, huge_page_bytes=0)
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from flashboot_agent.node.arena import STEPS, require_step
 from flashboot_agent.node.rules import Held, answer, arenas_of, clones, keeps, loads, unallocated
+from flashboot_agent.wire.arena import ArenaState, Peer
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import ArenaState, Desired, Lane, Peer, Place, Role, WantedArena
+from flashboot_agent.wire.desired import Desired, Lane, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
+from flashboot_agent.wire.place import Place
 from tests.images import manifest_for
 
 A, B = "arena-" + "a" * 32, "arena-" + "b" * 32

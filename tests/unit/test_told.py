@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flashboot_agent.wire.control import Desired, WantedArena
+from flashboot_agent.wire.desired import Desired, WantedArena
 from flashboot_operator.reconcile.told import Told
 from tests.unit.operatorkit import ARENA, EXPECTED, OWNER_UID
 

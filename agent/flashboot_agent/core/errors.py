@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from flashboot_agent.wire.control import Problem, ProblemReason
+    from flashboot_agent.wire.problem import Problem, ProblemReason
 
 
 class FlashBootError(Exception):
@@ -43,7 +43,7 @@ class FlashBootError(Exception):
 
     def problem(self) -> Problem:
         # Late, because pydantic takes longer to import than an engine to attach, which is done without an error.
-        from flashboot_agent.wire.control import Problem
+        from flashboot_agent.wire.problem import Problem
 
         # A path from a file system may hold bytes that are no text; a message must never fail for that.
         message = str(self).encode("utf-8", "backslashreplace").decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES, chunk_count
-from flashboot_agent.wire.control import MAX_LANES
+from flashboot_agent.wire.arena import MAX_LANES
 
 
 def lane_count(arena_bytes: int, wanted: int) -> int:

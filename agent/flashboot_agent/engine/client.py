@@ -27,7 +27,7 @@ from flashboot_agent.memory.memfd import close_all, sealed_copy
 from flashboot_agent.wire.place import Place
 
 if TYPE_CHECKING:
-    from flashboot_agent.wire.control import Problem
+    from flashboot_agent.wire.problem import Problem
 
 SLOWEST_BYTES_PER_SECOND: Final = 100 << 20
 """No node is slower at touching, digesting and sealing pages; beyond that an answer is overdue."""

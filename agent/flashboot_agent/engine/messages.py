@@ -14,7 +14,7 @@ from flashboot_agent.wire.attach_socket import PROTOCOL
 from flashboot_agent.wire.place import Place
 
 if TYPE_CHECKING:
-    from flashboot_agent.wire.control import Problem
+    from flashboot_agent.wire.problem import Problem
 
 
 def hello(place: Place, identity: dict[str, str], *, attached: bool) -> bytes:
@@ -112,7 +112,7 @@ def read(data: bytes) -> FromAgent:
             if fields["protocol"] != PROTOCOL:
                 raise ValueError(f"it speaks protocol {fields['protocol']}")
             return Agent(fields["node"], fields["version"])
-    from flashboot_agent.wire.control import Problem
+    from flashboot_agent.wire.problem import Problem
 
     return Refused(Problem.model_validate(fields["problem"]))  # its ValidationError is a ValueError
 

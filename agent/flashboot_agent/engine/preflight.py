@@ -21,7 +21,7 @@ from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.log import Patient, log
 from flashboot_agent.engine.settings import LOAD_FORMAT, EngineSettings, settings_of
 from flashboot_agent.memory.memfd import close_all
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 
 CHECK_SECONDS: Final = 2.0
 

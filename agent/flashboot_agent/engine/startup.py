@@ -18,7 +18,7 @@ from flashboot_agent.engine.keeper import Kept
 from flashboot_agent.engine.log import log
 from flashboot_agent.engine.messages import FromAgent, Refused
 from flashboot_agent.wire.attach import Started
-from flashboot_agent.wire.control import StartupTimes
+from flashboot_agent.wire.observed_pod import StartupTimes
 
 STATE: Final = "sglang.srt.managers.tokenizer_manager.TokenizerManager._set_engine_state_field"
 """Every change of the server's state passes here; `_server_status` Up is what `/ready` waits for."""

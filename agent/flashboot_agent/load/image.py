@@ -28,8 +28,8 @@ from flashboot_agent.core.chunks import chunk_count
 from flashboot_agent.core.digest import document_digest, root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
 from flashboot_agent.memory.memfd import round_up
+from flashboot_agent.wire.arena import ArenaOwner
 from flashboot_agent.wire.base import Digest, Time
-from flashboot_agent.wire.control import ArenaOwner
 from flashboot_agent.wire.layout import MAX_LAYOUT
 
 MAGIC: Final = b"FBIMAGE1"

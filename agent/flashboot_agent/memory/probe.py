@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashboot_agent.memory.memfd import Pages
-from flashboot_agent.wire.control import HostMemory
+from flashboot_agent.wire.observed import HostMemory
 
 SHMEM_ENABLED = "sys/kernel/mm/transparent_hugepage/shmem_enabled"
 

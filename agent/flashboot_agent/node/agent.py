@@ -43,8 +43,9 @@ from flashboot_agent.node.verify import verify_all
 from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
 from flashboot_agent.transport.choose import Connected, connect
+from flashboot_agent.wire.arena import ArenaState, Peer
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import ArenaState, Peer, WantedArena
+from flashboot_agent.wire.desired import WantedArena
 
 log = Log(__name__)
 

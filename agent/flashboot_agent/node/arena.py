@@ -24,8 +24,9 @@ from flashboot_agent.node.feeds import Feeds
 from flashboot_agent.node.leases import Leases
 from flashboot_agent.node.record import ArenaRecord, RecordFile
 from flashboot_agent.transport.base import ArenaMeta
+from flashboot_agent.wire.arena import ArenaState
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Accusation, ArenaState
+from flashboot_agent.wire.observed_arena import Accusation
 
 STEPS: Final[dict[ArenaState, frozenset[ArenaState]]] = {
     "allocated": frozenset({"filling", "seeding"}),

@@ -26,8 +26,11 @@ from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.transport.choose import Connect, Connected
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Accusation, Peer, Problem, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_arena import Accusation
+from flashboot_agent.wire.problem import Problem
 
 log = Log(__name__)
 

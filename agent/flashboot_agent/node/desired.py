@@ -19,7 +19,7 @@ from flashboot_agent.core.errors import StaleEpoch, WrongNode
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.wire.base import Time, WireModel, now
-from flashboot_agent.wire.control import Accepted, Desired
+from flashboot_agent.wire.desired import Accepted, Desired
 
 log = Log(__name__)
 

@@ -22,7 +22,8 @@ from flashboot_agent.node import rules
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import Evicted, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_arena import Evicted
 
 log = Log(__name__)
 

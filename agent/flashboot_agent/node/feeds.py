@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from flashboot_agent.wire.control import Path
+from flashboot_agent.wire.observed_arena import Path
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from flashboot_agent.node.metrics import Metrics
 from flashboot_agent.node.observe import observed, observed_arenas
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire.base import WireModel
-from flashboot_agent.wire.control import Desired, Problem
+from flashboot_agent.wire.desired import Desired
+from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import OPERATOR_URI, Certificate
 
 log = Log(__name__)

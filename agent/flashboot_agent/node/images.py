@@ -18,7 +18,7 @@ from flashboot_agent.core.errors import ImageDamaged, UnknownArena
 from flashboot_agent.load.image import NOT_THE_IMAGE, Image, Manifest, open_image
 from flashboot_agent.load.image_write import clean
 from flashboot_agent.logs import Log
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 
 log = Log(__name__)
 

@@ -33,7 +33,8 @@ from flashboot_agent.node.orders import Cancelled, Orders
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink
 from flashboot_agent.transport.choose import Connected
-from flashboot_agent.wire.control import Peer, Problem
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.problem import Problem
 
 log = Log(__name__)
 

@@ -11,7 +11,7 @@ from flashboot_agent.node import rules
 from flashboot_agent.node.image_writer import ImageWriter
 from flashboot_agent.node.load import Load, LoadDone
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 
 log = Log(__name__)
 

@@ -16,7 +16,8 @@ from flashboot_agent.core.identity import digest_of, require_equal
 from flashboot_agent.node import documents
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.store import ArenaStore
-from flashboot_agent.wire.control import Place, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.place import Place
 
 DOCUMENTS_SECONDS: Final = 2.0
 """For the documents of an arena whose identity the operator knows; they come before its bytes."""

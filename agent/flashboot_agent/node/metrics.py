@@ -16,7 +16,8 @@ from flashboot_agent.node.clone import CloneDone
 from flashboot_agent.node.load import LoadDone
 from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.wire.control import ArenaState, PodPhase
+from flashboot_agent.wire.arena import ArenaState
+from flashboot_agent.wire.observed_pod import PodPhase
 
 ARENA_STATES: Final = get_args(ArenaState)
 POD_PHASES: Final = get_args(PodPhase)

@@ -14,7 +14,8 @@ from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.version import own_version
-from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedImage, ObservedLane
+from flashboot_agent.wire.observed import HostMemory, Observed
+from flashboot_agent.wire.observed_arena import ObservedArena, ObservedImage, ObservedLane
 
 FACTS_SECONDS: Final = 1.0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from flashboot_agent.wire.control import Peer, WantedArena
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import WantedArena
 
 
 class Cancelled(Exception):

@@ -19,19 +19,12 @@ from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.files import write_atomically
 from flashboot_agent.logs import Log
 from flashboot_agent.node.board import Board
+from flashboot_agent.wire.arena import Way
 from flashboot_agent.wire.base import ArenaId, Digest, Time, Uid, WireModel, now
-from flashboot_agent.wire.control import (
-    MAX_RANKS,
-    ObservedPod,
-    ObservedRank,
-    Place,
-    PodPhase,
-    Problem,
-    StartupTimes,
-    Way,
-    least_far,
-)
 from flashboot_agent.wire.door import PublishedPod
+from flashboot_agent.wire.observed_pod import MAX_RANKS, ObservedPod, ObservedRank, PodPhase, StartupTimes, least_far
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 
 log = Log(__name__)
 

@@ -18,7 +18,9 @@ from flashboot_agent.logs import Log
 from flashboot_agent.node.sample import read_chunk
 from flashboot_agent.transport.choose import Connect
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import ObservedProbe, Probe, Problem
+from flashboot_agent.wire.desired import Probe
+from flashboot_agent.wire.observed import ObservedProbe
+from flashboot_agent.wire.problem import Problem
 
 log = Log(__name__)
 

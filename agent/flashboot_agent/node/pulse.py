@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.store import ArenaStore
-from flashboot_agent.wire.control import ArenaState
+from flashboot_agent.wire.arena import ArenaState
 
 PULSE_SECONDS: Final = 0.1
 """How late a watermark may be told, beside the board's own patience."""

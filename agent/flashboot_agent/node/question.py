@@ -15,7 +15,7 @@ from flashboot_agent.node.pods import Pod, Rank
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire import attach
 from flashboot_agent.wire.base import now
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 
 
 @dataclass(frozen=True)

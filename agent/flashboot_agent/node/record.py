@@ -24,8 +24,8 @@ from flashboot_agent._native import Marks
 from flashboot_agent.core import chunks, digest
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
+from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, ArenaState, Way
 from flashboot_agent.wire.base import Digest, Time, Uid
-from flashboot_agent.wire.control import MAX_LANES, ArenaOwner, ArenaState, Way
 
 MAGIC: Final = b"FBRECRD1"
 SLOTS: Final = (4096, 2 << 20)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flashboot_agent.load.image import Manifest
-from flashboot_agent.wire.control import ArenaState, Desired, Place, WantedArena
+from flashboot_agent.wire.arena import ArenaState
+from flashboot_agent.wire.desired import Desired, WantedArena
 from flashboot_agent.wire.door import PublishedPod
+from flashboot_agent.wire.place import Place
 
 
 def arenas_of(pod: PublishedPod, desired: Desired | None) -> dict[Place, WantedArena]:

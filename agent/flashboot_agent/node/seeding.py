@@ -19,7 +19,7 @@ from flashboot_agent.node.packets import Packet
 from flashboot_agent.node.pods import Pod
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 
 log = Log(__name__)
 

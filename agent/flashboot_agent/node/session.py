@@ -28,7 +28,7 @@ from flashboot_agent.node.seeding import Seeding
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach
-from flashboot_agent.wire.control import PodPhase
+from flashboot_agent.wire.observed_pod import PodPhase
 
 log = Log(__name__)
 

@@ -20,7 +20,9 @@ from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
-from flashboot_agent.wire.control import Evicted, Place, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_arena import Evicted
+from flashboot_agent.wire.place import Place
 
 if TYPE_CHECKING:
     from flashboot_agent.node.session import Session

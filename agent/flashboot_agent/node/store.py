@@ -18,8 +18,9 @@ from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.record import ArenaRecord, RecordDamaged, RecordFile
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
+from flashboot_agent.wire.arena import Way
 from flashboot_agent.wire.base import Uid, now
-from flashboot_agent.wire.control import WantedArena, Way
+from flashboot_agent.wire.desired import WantedArena
 
 log = Log(__name__)
 

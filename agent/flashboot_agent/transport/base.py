@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 
 from flashboot_agent._native import EgressBucket, Marks
 from flashboot_agent.core.digest import document_digest
+from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import Digest
-from flashboot_agent.wire.control import Peer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, ParentUnreachable
 from flashboot_agent.transport.base import Pull, Transport
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Final
 from flashboot_agent._native import LaneCopier, MarksClosed
 from flashboot_agent.core.errors import ParentUnreachable, UnknownArena
 from flashboot_agent.transport.base import ArenaCatalog, Progress, Pull, Sink, SourceArena, Transport
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 
 SLICE_SECONDS: Final = 0.1
 """How long `close` may have to wait for a copy in another thread."""

@@ -27,7 +27,7 @@ from flashboot_agent.transport.channel import Channel
 from flashboot_agent.transport.nixl_agent import Agent, address_of, why_not_nixl
 from flashboot_agent.transport.tcp import SLOWEST, PullSettings, TcpTransport, told
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Peer
+from flashboot_agent.wire.arena import Peer
 
 
 class NixlTransport(Transport):

@@ -30,7 +30,8 @@ from flashboot_agent.transport.base import ArenaMeta, Progress, Pull, Sink, Tran
 from flashboot_agent.transport.channel import Channel, stream_errors
 from flashboot_agent.transport.tls import CredentialSource, TlsContexts
 from flashboot_agent.wire import frames
-from flashboot_agent.wire.control import Peer, Problem
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import agent_uri
 
 SLOWEST: Final = 2 << 20

@@ -34,7 +34,9 @@ from flashboot_agent.wire.attach_socket import MOUNT_PATH as MOUNT_PATH  # noqa:
 from flashboot_agent.wire.attach_socket import PROTOCOL as PROTOCOL  # noqa: PLC0414
 from flashboot_agent.wire.attach_socket import SOCKET_NAME as SOCKET_NAME  # noqa: PLC0414
 from flashboot_agent.wire.base import ArenaId, Digest, WireModel
-from flashboot_agent.wire.control import Place, Problem, StartupTimes
+from flashboot_agent.wire.observed_pod import StartupTimes
+from flashboot_agent.wire.place import Place
+from flashboot_agent.wire.problem import Problem
 
 
 class Hello(WireModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PlainSerializer, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -51,3 +51,8 @@ class WireModel(BaseModel):
     def to_json(self) -> bytes:
         """The message as compact UTF-8 JSON with camelCase keys."""
         return self.model_dump_json(by_alias=True).encode()
+
+
+def without_empty(message: dict[str, Any], *names: str) -> dict[str, Any]:
+    """For fields that are left out while they are empty."""
+    return {key: value for key, value in message.items() if key not in names or value}

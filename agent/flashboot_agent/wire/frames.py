@@ -36,8 +36,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from flashboot_agent.wire.base import ArenaId, Digest, Name, WireModel
-from flashboot_agent.wire.control import Problem
 from flashboot_agent.wire.layout import MAX_LAYOUT
+from flashboot_agent.wire.problem import Problem
 
 MAGIC: Final = b"FBCH"
 VERSION: Final = 2

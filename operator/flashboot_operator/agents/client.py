@@ -17,7 +17,10 @@ from pydantic import BaseModel, ValidationError
 
 from flashboot_agent.trust.credentials import Credentials
 from flashboot_agent.trust.tls import client_context
-from flashboot_agent.wire.control import PROTOCOL, Accepted, Desired, Observed, Problem
+from flashboot_agent.wire.control import PROTOCOL
+from flashboot_agent.wire.desired import Accepted, Desired
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
 from flashboot_operator.agents.pools import Pools
 

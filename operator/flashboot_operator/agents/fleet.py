@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from flashboot_agent.wire.control import Desired, WantedArena
+from flashboot_agent.wire.desired import Desired, WantedArena
 from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.enrol import Signing
 from flashboot_operator.agents.node import NodeAgent

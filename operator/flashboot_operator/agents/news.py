@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from flashboot_operator.core.facts import Key
 
 

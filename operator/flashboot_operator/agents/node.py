@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from flashboot_agent.wire.control import Desired, Observed
+from flashboot_agent.wire.desired import Desired
+from flashboot_agent.wire.observed import Observed
 from flashboot_operator.agents.client import LONG_POLL_S, AgentClient, AgentError, AgentRefused, AgentUntrusted
 from flashboot_operator.agents.enrol import Enrolment, Signing
 from flashboot_operator.agents.news import concerned, news

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashboot_agent.wire.control import Observed
+from flashboot_agent.wire.observed import Observed
 from flashboot_operator.agents.client import AgentError, AgentRefused, AgentSkewed
 
 SHOWN = 300

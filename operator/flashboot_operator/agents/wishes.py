@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flashboot_agent.wire.control import Probe, WantedArena
+from flashboot_agent.wire.desired import Probe, WantedArena
 from flashboot_operator.core.facts import Key
 
 Arenas = Mapping[str, Sequence[WantedArena]]

@@ -18,7 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from flashboot_agent.wire.base import Time
-from flashboot_agent.wire.control import HostMemory, Observed, ObservedArena, ObservedPod, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed import HostMemory, Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
 
 MOST_BYTES: Final = 16 << 20
 MOST_LISTED: Final = 500

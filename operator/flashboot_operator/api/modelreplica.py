@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from flashboot_agent.wire.control import MAX_RANKS
+from flashboot_agent.wire.observed_pod import MAX_RANKS
 from flashboot_operator.api.base import ApiModel, camel, rules
 from flashboot_operator.api.podshape import require_shape
 

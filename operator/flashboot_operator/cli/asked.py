@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from flashboot_agent.wire.control import MAX_LANES
+from flashboot_agent.wire.arena import MAX_LANES
 from flashboot_operator.cli.units import parse_rate, parse_size, parse_time
 from flashboot_operator.core.fanout.lanes import MAX_SOURCES, chunk_bytes, how_many
 from flashboot_operator.core.fanout.scenario import Kill, Scenario, Straggler

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from flashboot_agent.wire.control import Way
+from flashboot_agent.wire.arena import Way
 from flashboot_operator.api.status import Condition, Status
 from flashboot_operator.core.facts import World
 from flashboot_operator.core.note import RECENT, Note

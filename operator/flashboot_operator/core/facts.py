@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from flashboot_agent.wire.control import Observed, ObservedArena, ObservedPod
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod
 from flashboot_operator.core.fanout.pace import Sample
 from flashboot_operator.core.reasons import Wrong
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flashboot_agent.core.identity import digest_of
-from flashboot_agent.wire.control import ObservedRank, Place, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_pod import ObservedRank
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Node, Pod, World
 from flashboot_operator.core.plan import ArenaPlan, Owner

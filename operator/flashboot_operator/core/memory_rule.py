@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flashboot_agent.wire.control import WantedArena
+from flashboot_agent.wire.desired import WantedArena
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.plan import ArenaPlan, Owner
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flashboot_agent.wire.control import Lane, ObservedArena, WantedArena
+from flashboot_agent.wire.desired import Lane, WantedArena
+from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_operator.core.election import Sealed
 from flashboot_operator.core.facts import Pod, World, domain_of
 from flashboot_operator.core.fanout.lanes import DEFAULT_REQUEST, egress, request_bytes

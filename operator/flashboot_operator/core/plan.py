@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flashboot_agent.wire.control import ObservedArena, Place, WantedArena
+from flashboot_agent.wire.desired import WantedArena
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.place import Place
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.election import Source
 from flashboot_operator.core.facts import Pod

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashboot_agent.wire.control import ObservedArena, ObservedPod, ObservedRank, Place
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod, ObservedRank
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.devices import more_than_any
 from flashboot_operator.core.facts import Agent, Pod, Trouble, World
 from flashboot_operator.core.plan import ArenaPlan

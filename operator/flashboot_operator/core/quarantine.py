@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from flashboot_agent.wire.control import ObservedProbe, Peer, Probe
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.desired import Probe
+from flashboot_agent.wire.observed import ObservedProbe
 from flashboot_operator.core.facts import World, domain_of
 from flashboot_operator.core.plan import ArenaPlan
 

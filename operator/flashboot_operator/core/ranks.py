@@ -2,12 +2,12 @@
 
 The division is SGLang's own (`--nnodes` pods, `--node-rank` index): pipeline stages over the pods first, and the tensor
 ranks of one stage over several pods where there are more pods than stages. Places follow from the pipeline and the
-tensor size alone; the sizes of experts and of data parallelism only say what a tensor rank keeps (wire/control.py).
+tensor size alone; the sizes of experts and of data parallelism only say what a tensor rank keeps (wire/place.py).
 """
 
 from __future__ import annotations
 
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 
 
 def places_of_pod(*, tensor: int, pipeline: int, pods: int = 1, index: int = 0) -> list[Place]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flashboot_agent.wire.control import ProblemReason
+from flashboot_agent.wire.problem import ProblemReason
 
 Stage = Literal[
     "WaitingForNodes",
@@ -79,7 +79,7 @@ TroubleReason = Literal[
     "CustomResourceOutdated",
     "ReplicasContested",
 ]
-"""What is wrong, beside what agents tell (wire/control.py)."""
+"""What is wrong, beside what agents tell (wire/problem.py)."""
 
 EventReason = Literal[
     "SeedElected",

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flashboot_agent.core.identity import arena_id
-from flashboot_agent.wire.control import ObservedArena, Place
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.election import elect_sources, others_by_rank
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals

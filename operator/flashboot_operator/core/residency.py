@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from flashboot_agent.wire.control import Eviction
+from flashboot_agent.wire.desired import Eviction
 from flashboot_operator.core.facts import Pod, World, domain_of, time_of
 from flashboot_operator.core.orders import hold
 from flashboot_operator.core.plan import ArenaPlan, Owner

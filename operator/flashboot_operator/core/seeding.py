@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flashboot_agent.wire.control import Place
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.election import SeedCandidate, elect_seed
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.plan import ArenaPlan

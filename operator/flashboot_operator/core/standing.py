@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flashboot_agent.wire.control import ObservedArena, Place
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.place import Place
 from flashboot_operator.core.election import Sealed
 from flashboot_operator.core.facts import Agent, Pod, World, domain_of
 from flashboot_operator.core.plan import ArenaPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flashboot_agent.wire.control import StartupTimes
+from flashboot_agent.wire.observed_pod import StartupTimes
 from flashboot_operator.api.status import EngineStart, LastClone
 
 

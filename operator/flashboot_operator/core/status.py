@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flashboot_agent.core.identity import digest_of
-from flashboot_agent.wire.control import ObservedArena, StartupTimes
+from flashboot_agent.wire.observed_arena import ObservedArena
+from flashboot_agent.wire.observed_pod import StartupTimes
 from flashboot_operator.api.status import Identity, LastClone, Status, Weights
 from flashboot_operator.core import startup
 from flashboot_operator.core.conditions import compute, stamp

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from flashboot_agent.core.lanes import lane_bounds
-from flashboot_agent.wire.control import ObservedArena, ObservedLane, Peer
+from flashboot_agent.wire.arena import Peer
+from flashboot_agent.wire.observed_arena import ObservedArena, ObservedLane
 from flashboot_operator.core.election import Sealed
 from flashboot_operator.core.facts import NO_DOMAIN, Agent, Pod, World, domain_of
 from flashboot_operator.core.fanout.fallbacks import fallbacks

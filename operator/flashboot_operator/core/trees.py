@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from flashboot_agent.core.lanes import lane_bounds, lane_count
-from flashboot_agent.wire.control import ObservedArena, ObservedProbe
+from flashboot_agent.wire.observed import ObservedProbe
+from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_operator.api.live import Edge, ElectedSource, LaneTree, Member, RankTrees, Trees
 from flashboot_operator.core.facts import Agent, World, domain_of
 from flashboot_operator.core.fanout.pace import Sample

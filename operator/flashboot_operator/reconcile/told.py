@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from flashboot_agent.wire.control import Desired
+from flashboot_agent.wire.desired import Desired
 
 log = logging.getLogger(__name__)
 

@@ -16,17 +16,11 @@ from aiohttp import web
 
 from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.wire.base import WireModel, now
-from flashboot_agent.wire.control import (
-    Accepted,
-    Accusation,
-    Desired,
-    Observed,
-    ObservedArena,
-    ObservedPod,
-    ObservedRank,
-    Problem,
-    WantedArena,
-)
+from flashboot_agent.wire.desired import Accepted, Desired, WantedArena
+from flashboot_agent.wire.observed import Observed
+from flashboot_agent.wire.observed_arena import Accusation, ObservedArena
+from flashboot_agent.wire.observed_pod import ObservedPod, ObservedRank
+from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import Certificate
 from tests.samples import MEMORY
 

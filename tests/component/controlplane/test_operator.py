@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.control import Problem
+from flashboot_agent.wire.problem import Problem
 from tests.component.controlplane.fakeagents import BYTES, DIGEST, FakeAgent
 from tests.component.controlplane.rig import Rig, eventually
 from tests.component.controlplane.test_crd import model_replica

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.lanes import lane_count
-from flashboot_agent.wire.control import MAX_LANES
+from flashboot_agent.wire.arena import MAX_LANES
 
 MAX_SOURCES = 4
 MIN_REQUEST = 64 << 10
