@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
@@ -66,9 +66,10 @@ class Operator:
         if self._failure is not None:
             raise RuntimeError("the operator's loop ended") from self._failure
 
-    def set_pods(self, pods: Sequence[Pod]) -> None:
-        """All live pods, from now on."""
+    def set_pods(self, pods: Sequence[Pod], *, draining: Collection[str] = ()) -> None:
+        """All live pods, from now on. `draining`: nodes that shall not stay sources without a pod."""
         self._pods = tuple(pods)
+        self._nodes = {node: Node(node, cordoned=node in draining) for node in self._addresses}
         self._loop.call_soon_threadsafe(self._queue.mark, self._key)
 
     @property

@@ -182,15 +182,19 @@ class Rack:
             raise RunFailed(f"{node.name}: its arena differs from the source's")
 
     def empty(self, targets: list[Node]) -> None:
-        """Take the pods away again and wait until the memory is free."""
+        """Take the pods away again and wait until the memory is free.
+
+        A target may have become the source, where a slow child accused the first one; drained, it hands that back."""
         for node in targets:
             pod = self._pods.pop(node.name)
             if not dead(node):
                 node.unpublish(pod.uid)
-        self.operator.set_pods(list(self._pods.values()))
+        pods = list(self._pods.values())
+        self.operator.set_pods(pods, draining=[node.name for node in targets])
         for node in targets:
             if not dead(node):
                 eventually(partial(_holds_nothing, node), f"{node.name} gives the arena back")
+        self.operator.set_pods(pods)
 
     def arena_of(self, node: Node) -> ObservedArena | None:
         """As the operator heard it last."""
