@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from flashboot_operator.api import base
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.api.status import Status
+from flashboot_operator.podschema import pod_template
 
 Schema = dict[str, Any]
 KEPT = (
@@ -53,57 +54,6 @@ COLUMNS = [
     ("Boot", "integer", ".status.lastClone.apiReadyMilliseconds", "Milliseconds the last scale-up took", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Age", 0),
 ]
-
-
-def pod_template(description: str) -> Schema:
-    """A PodTemplateSpec: what the operator and our rules look at is typed, everything else is kept as it is."""
-    text = {"type": "array", "maxItems": 1024, "items": {"type": "string", "maxLength": 65536}}
-    strings = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 65536}}
-    container: Schema = {
-        "description": "A container, as in a pod.",
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {"description": "Name of the container.", "type": "string", "maxLength": 63},
-            "image": {"description": "Image of the container.", "type": "string", "maxLength": 1024},
-            "command": {"description": "Replaces the image's entry point.", **text},
-            "args": {"description": "Arguments; FlashBoot appends the engine's loader arguments to them.", **text},
-        },
-        "x-kubernetes-preserve-unknown-fields": True,
-    }
-    return {
-        "description": description,
-        "type": "object",
-        "required": ["spec"],
-        "properties": {
-            "metadata": {
-                "description": "Labels and annotations of the pods.",
-                "type": "object",
-                "properties": {
-                    "labels": {"description": "Labels of the pods.", **strings},
-                    "annotations": {"description": "Annotations of the pods.", **strings},
-                },
-            },
-            "spec": {
-                "description": "As the spec of a pod; see `kubectl explain pod.spec`. The API server checks it when "
-                "FlashBoot applies the Deployment; what it refuses is shown in the condition Stalled.",
-                "type": "object",
-                "required": ["containers"],
-                "properties": {
-                    "containers": {
-                        "description": "Containers of the pod; the engine is the one named `engine`, else the first.",
-                        "type": "array",
-                        "minItems": 1,
-                        "maxItems": 64,
-                        "items": container,
-                        "x-kubernetes-list-type": "map",
-                        "x-kubernetes-list-map-keys": ["name"],
-                    }
-                },
-                "x-kubernetes-preserve-unknown-fields": True,
-            },
-        },
-    }
 
 
 def _folded(schema: Schema, defs: dict[str, Schema]) -> Schema:

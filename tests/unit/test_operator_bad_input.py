@@ -85,7 +85,9 @@ def more_ranks_than_the_template_has_devices() -> Said:
 
 def claimed(stranger: Pod, who: Owner | None = None) -> Said:
     who = who or owner()
-    mine, strays = divide(who.name, [pod("m-x-1", "n1"), stranger], adopts=who.spec.template is None)
+    mine, strays = divide(
+        who.name, [pod("m-x-1", "n1", made_by="ReplicaSet m-x"), stranger], adopts=who.spec.template is None
+    )
     assert [p.name for p in mine] == ["m-x-1"]
     return look(world(list(mine), [agent("n1")], strays=strays), who)
 

@@ -8,14 +8,16 @@ from typing import Any, cast
 import pytest
 
 from flashboot_operator.agents.fleet import Fleet
+from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.facts import Agent
 from flashboot_operator.kube.client import Kube
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.reconcile.controller import Controller
 from flashboot_operator.reconcile.metrics import Metrics
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects
-from tests.unit.operatorkit import OWNER_UID, TEMPLATE
+from tests.unit.operatorkit import OWNER_UID, TEMPLATE, agent, arena, owner, world
 
 KEY = ("ns", "m")
 Object = dict[str, Any]
@@ -33,6 +35,15 @@ class FakeKube:
 class FakeFleet:
     def __init__(self) -> None:
         self.looked_at: list[tuple[str, str]] = []
+        self.wishes: list[Wish] = []
+        self.heard: dict[str, Agent] = {}
+
+    def agents(self) -> dict[str, Agent]:
+        return self.heard
+
+    def want(self, key: tuple[str, str], wish: Wish, sequence: int) -> None:
+        self.wishes.append(wish)
+        self.looked(key, sequence)
 
     def sequence(self) -> int:
         return 0
@@ -75,6 +86,24 @@ async def test_a_template_of_another_shape_than_a_pods_is_told_and_holds_up_nobo
     said = {c["type"]: c for c in kube.applied[-1]["status"]["conditions"]}
     assert said["Stalled"]["reason"] == "TemplateRejected"
     assert f"spec.template.spec.containers.0.{field}" in said["Ready"]["message"]
+
+
+async def test_a_spec_that_cannot_be_read_at_the_start_drops_nothing() -> None:
+    """A new operator knows of it only what the nodes hold: they keep that, as often as it is looked at."""
+    made, _, fleet = controller(model_replica(env={"A": "B"}))
+    await made.reconcile(KEY)
+    assert fleet.wishes[-1] == Wish()
+    fleet.heard = {"n1": agent("n1", arenas=[arena()])}
+    await made.reconcile(KEY)
+    [wanted] = fleet.wishes[-1].arenas["n1"]
+    assert (wanted.arena, wanted.role) == (arena().arena, "hold")
+
+
+async def test_a_spec_that_cannot_be_read_any_more_leaves_what_was_wanted() -> None:
+    made, _, fleet = controller(model_replica(env={"A": "B"}))
+    made.plans[KEY] = (owner(), world([], []), [])
+    await made.reconcile(KEY)
+    assert (fleet.looked_at, fleet.wishes) == ([KEY], [])
 
 
 async def test_a_fault_of_ours_about_one_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -414,7 +414,7 @@ def test_an_engine_that_never_asks_is_replaced_and_told() -> None:
     started = NOW - timedelta(seconds=HELLO_S + 1)
     mute = pod("p1", "n1", at=0, started=started)
     agents = [target(1), target(2)]
-    memory = Memory(seeds={ARENA: uid("p1")})
+    memory = Memory(seeds={ARENA: frozenset({uid("p1")})})
 
     def seed(*pods: Pod) -> str:
         [plan] = plan_replica(owner(), world(list(pods), agents), memory)
@@ -440,6 +440,6 @@ def test_an_engine_that_never_asks_is_replaced_and_told() -> None:
 def test_a_pod_that_kubelet_cannot_start_is_no_seed() -> None:
     broken = pod("p1", "n1", at=0, trouble=Trouble("ImagePullFailed", "no such image"))
     there = world([broken, pod("p2", "n2", at=1)], [target(1), target(2)])
-    [plan] = plan_replica(owner(), there, Memory(seeds={ARENA: uid("p1")}))
+    [plan] = plan_replica(owner(), there, Memory(seeds={ARENA: frozenset({uid("p1")})}))
     assert plan.seed is not None
     assert plan.seed.name == "p2"

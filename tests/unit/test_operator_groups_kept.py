@@ -6,10 +6,11 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from flashboot_operator.core.design import Design
 from flashboot_operator.core.facts import World
 from flashboot_operator.core.plan import Owner
 from flashboot_operator.kube.client import Kube
-from flashboot_operator.reconcile.apply import Applier, Outcome
+from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of
 from flashboot_operator.reconcile.groups import Groups
 from flashboot_operator.reconcile.mirror import Mirror
 from tests.unit.operatorkit import NOW, TEMPLATE, owner, pod, uid, world
@@ -51,7 +52,8 @@ class Nothing:
 async def ensured(who: Owner, facts: World) -> tuple[Notes, Outcome]:
     kube = Notes()
     groups = Groups(cast(Kube, kube), Applier(cast(Kube, kube)))
-    outcome, _ = await groups.ensure(KEY, who, facts, [], cast(Mirror, Nothing()))
+    design = Design(metadata_of(*KEY, who.uid), who.spec)
+    outcome, _ = await groups.ensure(KEY, who, facts, [], cast(Mirror, Nothing()), design=design)
     return kube, outcome
 
 

@@ -29,7 +29,7 @@ class Asked:
         self.paths: list[str] = []
         self.answer: asyncio.Future[Object] = asyncio.get_running_loop().create_future()
 
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str, **_: object) -> Object:
         self.paths.append(path)
         return await self.answer
 
@@ -63,6 +63,36 @@ async def test_a_doubt_outlives_a_question_that_got_no_answer() -> None:
         await objects.get(KEY)
     kube.will(NotFound(404, "NotFound", ""))
     assert await objects.get(KEY) is None
+
+
+async def test_after_etcd_was_restored_the_server_is_believed_though_its_versions_are_earlier() -> None:
+    kube = Asked()
+    objects = Objects(cast(Kube, kube))
+    objects.show(model_replica("70"))
+    objects.doubt(KEY)
+    kube.will(model_replica("55"))
+    assert await objects.get(KEY) == model_replica("55"), "the answer to a question that was asked after 70 was seen"
+    objects.show(model_replica("70"))
+    kube.will({"metadata": {}, "items": [model_replica("56")]})
+    await objects.list()
+    assert objects.peek(KEY) == model_replica("56")
+    objects.show(model_replica("57"))
+    assert objects.peek(KEY) == model_replica("57"), "and what happens then is seen"
+
+
+@pytest.mark.parametrize("listing", [False, True])
+async def test_an_answer_that_is_overtaken_on_its_way_changes_nothing(listing: bool) -> None:
+    kube = Asked()
+    objects = Objects(cast(Kube, kube))
+    objects.show(model_replica("7"))
+    objects.doubt(KEY)
+    asking = asyncio.ensure_future(objects.list() if listing else objects.get(KEY))
+    await asyncio.sleep(0)
+    objects.show(model_replica("9"))
+    late = model_replica("8")
+    kube.answer.set_result({"metadata": {}, "items": [late]} if listing else late)
+    await asking
+    assert objects.peek(KEY) == model_replica("9")
 
 
 @pytest.mark.parametrize("name", ["../../pods", "m/status", "m?watch=true", "", "M", "m\n"])

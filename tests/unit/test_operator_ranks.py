@@ -92,7 +92,7 @@ def test_a_rank_that_fails_fails_the_seed_and_another_pod_seeds_all() -> None:
     failed = failed.model_copy(update={"ranks": [failed.ranks[0], failed.ranks[1].model_copy(update={"problem": BAD})]})
     other = agent("n2", pods=[asking("p2", tp0="coming", tp1="coming")])
     there = world(PODS, [agent("n1", pods=[failed], arenas=[rank(ONE)]), other])
-    memory = Memory(seeds={name_of(ONE): uid("p1"), name_of(TWO): uid("p1")})
+    memory = Memory(seeds={name_of(ONE): frozenset({uid("p1")}), name_of(TWO): frozenset({uid("p1")})})
     assert told(there, memory) == {
         "n1": {"tp0": "clone", "tp1": "clone"},
         "n2": {"tp0": f"seed {uid('p2')}", "tp1": f"seed {uid('p2')}"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flashboot_agent.wire.desired import WantedArena
 from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.facts import Node
@@ -42,7 +44,7 @@ def test_a_pod_whose_volume_is_not_published_cannot_seed() -> None:
 def test_the_present_seed_stays_until_it_fails_and_then_another_tries() -> None:
     pods = [pod("p1", "n1", at=1), pod("p2", "n2", at=0)]
     healthy = [agent("n1", pods=[seen("p1")]), agent("n2", pods=[seen("p2")])]
-    memory = Memory(seeds={ARENA: uid("p1")})
+    memory = Memory(seeds={ARENA: frozenset({uid("p1")})})
     assert roles(wanted(owner(), world(pods, healthy), memory)) == {"n1": "seed", "n2": "clone"}
     problem = Problem(reason="CheckpointMissing", message="gone")
     failed = [agent("n1", pods=[seen("p1", problem=problem)]), agent("n2", pods=[seen("p2")])]
@@ -172,13 +174,22 @@ def test_a_gpu_and_a_cpu_node_never_share_an_arena() -> None:
     assert roles(told) == {"n1": "hold", "n2": "seed"}
 
 
-def test_a_late_pod_that_never_allocated_frees_its_slot() -> None:
-    old = seen("p2").model_copy(update={"published_at": NOW - timedelta(seconds=40)})
-    first = arena(sealed_at=NOW - timedelta(seconds=50))
+@pytest.mark.parametrize("hours", [-3, 0, 3])
+def test_a_node_that_never_allocated_frees_its_slot_whatever_its_clock_says(hours: int) -> None:
+    """What counts is for how long it has known a parent, by the operator's own clock."""
+    off = timedelta(hours=hours)
+    early = seen("p2").model_copy(update={"published_at": NOW - timedelta(seconds=40) + off})
+    first = arena(sealed_at=NOW - timedelta(seconds=50) + off)
     pods = [pod(f"p{i}", f"n{i}", at=i) for i in (1, 2, 3)]
-    agents = [agent("n1", arenas=[first]), agent("n2", pods=[old]), agent("n3", pods=[seen("p3")])]
-    told = wanted(owner(), world(pods, agents))
-    assert [p.node for p in told["n3"].lanes[0].parents] == ["n1"]
+    later = seen("p3").model_copy(update={"published_at": NOW - timedelta(seconds=10) + off})
+
+    def parents(ordered_s: float) -> dict[str, list[str]]:
+        waits = agent("n2", pods=[early], ordered_s={ARENA: ordered_s})
+        told = wanted(owner(), world(pods, [agent("n1", arenas=[first]), waits, agent("n3", pods=[later])]))
+        return {node: [p.node for p in told[node].lanes[0].parents][:1] for node in ("n2", "n3")}
+
+    assert parents(14.0) == {"n2": ["n1"], "n3": []}, "one child at a time"
+    assert parents(16.0)["n3"] == ["n1"]
 
 
 def test_a_change_of_replicas_changes_no_identity() -> None:

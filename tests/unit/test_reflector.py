@@ -69,6 +69,49 @@ async def test_a_server_that_ends_each_watch_at_once_is_asked_less_and_less(
     assert pauses[-1] >= 5, pauses
 
 
+class Restored:
+    """Lists at one version, then, after the first watch ended, at an earlier one, with other objects. As Kubernetes
+    does, it says nothing in a watch from a version that is still to come."""
+
+    def __init__(self) -> None:
+        self.states = [(70, {"kept": "69", "made later": "70"}), (55, {"kept": "40", "was deleted": "41"})]
+        self.watched: list[str] = []
+        self.again = asyncio.Event()
+
+    async def get(self, path: str, **query: Any) -> Object:
+        version, objects = self.states[0]
+        items = [{"metadata": {"name": name, "resourceVersion": v}} for name, v in objects.items()]
+        return {"metadata": {"resourceVersion": str(version)}, "items": items[: int(query["limit"])]}
+
+    async def watch(self, path: str, query: dict[str, Any], **_: Any) -> AsyncIterator[Object]:
+        self.watched.append(query["resourceVersion"])
+        if len(self.watched) == 1:
+            del self.states[0]
+            return
+        yield {"type": "MODIFIED", "object": {"metadata": {"name": "kept", "resourceVersion": "56"}}}
+        self.again.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_server_that_went_back_is_listed_anew_and_its_state_taken_as_it_is() -> None:
+    server, gone = Restored(), []
+    reflector = Reflector(
+        server,  # type: ignore[arg-type]
+        "/api/v1/pods",
+        lambda key, _, after: gone.append(key[1]) if after is None else None,
+        max_backoff_s=0.01,
+    )
+    task = asyncio.create_task(reflector.run())
+    async with asyncio.timeout(5):
+        await server.again.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert server.watched == ["70", "55"]
+    versions = {key[1]: obj["metadata"]["resourceVersion"] for key, obj in reflector.objects.items()}
+    assert versions == {"kept": "56", "was deleted": "41"}
+    assert gone == ["made later"]
+
+
 async def test_what_the_server_asks_for_is_kept() -> None:
     reflector = Reflector(Unkind(None), "/", lambda *_: None)  # type: ignore[arg-type]
     assert reflector._backoff(1, Unavailable(429, "TooManyRequests", "later", 7.0)) == 7.0

@@ -58,6 +58,24 @@ def test_a_rank_belongs_to_the_arena_that_lists_its_pod_else_to_the_only_one_of_
     assert arenas_of(pod(OTHER, namespace="elsewhere"), desired(listed)) == {}
 
 
+def test_a_pod_that_two_claim_gets_none_whatever_its_volume_says() -> None:
+    barring = desired(wants("clone", A, pods=[POD])).model_copy(update={"barred": [POD, OTHER]})
+    assert arenas_of(pod(), barring) == {}
+    assert arenas_of(pod(OTHER), barring) == {}
+    assert b"barred" not in desired().to_json(), "an agent that does not know it is told nothing of it"
+
+
+def test_a_copy_ahead_of_a_drain_needs_no_pod() -> None:
+    copy = wants("copy", lanes=[Lane(parents=[Peer(node="n2", address="10.0.0.2:9441")])])
+    assert [clones(copy, state, used=False) for state in (None, "allocated", "filling")] == [True] * 3
+    assert not clones(copy, "sealed", used=False)
+    for state in ("allocated", "filling", "sealed"):
+        held = Held(state, attached=False, used=False)
+        assert keeps(A, held, desired(copy), fresh=True)
+        assert not keeps(A, held, desired(copy), fresh=False), "the operator alone wants it"
+    assert not loads(copy, None, IMAGE, used=False, begun=False)
+
+
 def test_each_rank_of_a_pod_has_an_arena_of_its_own() -> None:
     places = [Place(tp=0), Place(tp=1), Place(pp=1, tp=0)]
     ranks = [wants("clone", f"arena-{i:032x}", pods=[POD], place=place) for i, place in enumerate(places)]
@@ -105,7 +123,7 @@ def test_an_arena_lives_while_a_pod_uses_it_a_child_reads_it_or_a_fresh_state_li
     elif held.state == "seeding":
         assert not kept, "its engine is gone"
     else:
-        assert kept == (role == "clone" and (fresh or held.used))
+        assert kept == (role in ("clone", "copy") and (fresh or held.used))
 
 
 def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> None:

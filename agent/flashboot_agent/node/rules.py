@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from flashboot_agent.load.image import Manifest
 from flashboot_agent.wire.arena import ArenaState
@@ -12,11 +12,14 @@ from flashboot_agent.wire.desired import Desired, WantedArena
 from flashboot_agent.wire.door import PublishedPod
 from flashboot_agent.wire.place import Place
 
+PULLED: Final = ("clone", "copy")
+"""Roles under which an arena comes from other nodes."""
+
 
 def arenas_of(pod: PublishedPod, desired: Desired | None) -> dict[Place, WantedArena]:
     """The wanted arenas of the pod's ranks: those that list it, or else those of its ModelReplica, each the only one of
-    its place."""
-    if desired is None:
+    its place. The latter is for a while in which no operator has seen the pod; one that the operator bars gets none."""
+    if desired is None or pod.uid in desired.barred:
         return {}
     listed = [arena for arena in desired.arenas if pod.uid in arena.pods]
     same = [
@@ -66,16 +69,16 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
     wanted = find(name, desired)
     if wanted is None:
         return False
-    if held.state in ("filling", "allocated") and wanted.role != "clone" and not held.loading:
+    if held.state in ("filling", "allocated") and wanted.role not in PULLED and not held.loading:
         return False  # overtaken: this node's pod was elected to load the checkpoint, or nobody needs it here
     return fresh or held.used
 
 
 def clones(wanted: WantedArena, state: ArenaState | None, *, used: bool) -> bool:
     """Shall a clone of it run here now?"""
-    if state in ("sealed", "seeding") or wanted.role != "clone":
+    if state in ("sealed", "seeding") or wanted.role not in PULLED:
         return False
-    return used or state == "filling"
+    return used or wanted.role == "copy" or state == "filling"
 
 
 def loads(

@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, Peer
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Text, Uid, WireModel, without_empty
 
-Role = Literal["seed", "clone", "hold", "load"]
+Role = Literal["seed", "clone", "hold", "load", "copy"]
 """What a node shall do about an arena that it does not hold yet.
 
 seed: the pod `seed_pod` loads the checkpoint and commits; every other pod of this arena waits.
@@ -17,6 +17,7 @@ clone: allocate once one of `pods` is published by the door, then pull each lane
        from the next one; an empty list means "be ready and wait for a parent" (or for a seed elsewhere).
 hold: never start anything; keep the arena if it is resident (the last source of an identity, between two pods).
 load: fill it from the image on this node's disk, though no pod here needs it, and keep it: pods elsewhere wait for it.
+copy: pull it as a clone does, though no pod here needs it, and keep it: the nodes that hold it are about to go.
 A resident (sealed) arena is kept under every role.
 """
 
@@ -92,11 +93,14 @@ class Desired(WireModel):
     """How long this state counts as fresh. Stale: pods keep their arenas, those that only the operator wanted go."""
     arenas: Annotated[list[WantedArena], Field(max_length=4096)] = []
     probes: Annotated[list[Probe], Field(max_length=4096)] = []
-    """Left out while empty, which an agent that does not know them accepts."""
+    barred: Annotated[list[Uid], Field(max_length=4096)] = []
+    """Pods here that two ModelReplicas claim: they get no arena, whatever their volume says.
+
+    Both left out while empty, which an agent that does not know them accepts."""
 
     @model_serializer(mode="wrap")
     def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(handler(self), "probes")
+        return without_empty(handler(self), "probes", "barred")
 
 
 class Accepted(WireModel):

@@ -98,6 +98,7 @@ class Fleet:
             put_revision=put.revision if put else -1,
             put_parents={a.arena: _parents(a) for a in put.arenas} if put else {},
             put_seeds={a.arena: a.seed_pod for a in put.arenas if a.seed_pod} if put else {},
+            ordered_s=agent.ordered_s(),
             samples=agent.samples,
             restart=agent.restart,
         )

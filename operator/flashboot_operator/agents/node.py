@@ -89,6 +89,8 @@ class NodeAgent:
         self._blamed: dict[tuple[str, str, str], float] = {}
         self.samples: dict[str, tuple[Sample, ...]] = {}
         """arena that fills → what was said of it over the last seconds."""
+        self._ordered: dict[str, float] = {}
+        """arena → since when it has been told of a parent to pull it from, by our own clock."""
         self.restart: Restart | None = None
         """The last time that its process began anew."""
         self.changed = asyncio.Event()
@@ -113,6 +115,11 @@ class NodeAgent:
     def accused(self) -> frozenset[tuple[str, str]]:
         now = time.monotonic()
         return frozenset((arena, node) for (arena, node, _), at in self._blamed.items() if now - at < ACCUSATION_S)
+
+    def ordered_s(self) -> dict[str, float]:
+        """arena → for how long it has known a parent to pull it from."""
+        now = time.monotonic()
+        return {arena: now - since for arena, since in self._ordered.items()}
 
     def concerns(self) -> set[Key]:
         """ModelReplicas that the node holds something of."""
@@ -216,6 +223,7 @@ class NodeAgent:
                 ttl_seconds=self._ttl_s,
                 arenas=wanted.arenas,
                 probes=wanted.probes,
+                barred=wanted.barred,
             )
             try:
                 await self._client.put(self.ip, desired)
@@ -227,13 +235,18 @@ class NodeAgent:
             failures = 0
             self.skew.obeyed()
             self.put, self._told_at = desired, time.monotonic()
+            self._ordered = {
+                a.arena: self._ordered.get(a.arena, self._told_at)
+                for a in desired.arenas
+                if any(x.parents for x in a.lanes)
+            }
             self._told(desired)
             facts = {"node": self.node, "epoch": desired.epoch, "revision": desired.revision}
             log.info("node told", extra={**facts, "arenas": len(wanted.arenas), "probes": len(wanted.probes)})
 
     def _needs(self, wanted: Wanted) -> bool:
         put, seen = self.put, self.observed
-        if put is None or (put.arenas, put.probes) != (wanted.arenas, wanted.probes) or put.epoch != self._voice.epoch:
+        if put is None or Wanted(put.arenas, put.probes, put.barred) != wanted or put.epoch != self._voice.epoch:
             return True
         if time.monotonic() - self._told_at > self._ttl_s / 3 - 1:
             return True

@@ -19,6 +19,7 @@ class Wanted:
 
     arenas: list[WantedArena]
     probes: list[Probe]
+    barred: list[str]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,17 @@ class Wish:
 
     arenas: Arenas = field(default_factory=dict)
     probes: Probes = field(default_factory=dict)
+    barred: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Node → UIDs of pods there that get no arena."""
 
     def concerns(self, node: str) -> bool:
-        return node in self.arenas or node in self.probes
+        return node in self.arenas or node in self.probes or node in self.barred
 
     def differs(self, other: Wish, node: str) -> bool:
         """For this node."""
         mine, theirs = self.arenas.get(node), other.arenas.get(node)
-        return mine != theirs or self.probes.get(node) != other.probes.get(node)
+        others = self.probes.get(node), self.barred.get(node)
+        return mine != theirs or others != (other.probes.get(node), other.barred.get(node))
 
 
 class Wishes:
@@ -57,4 +61,7 @@ class Wishes:
     def of(self, node: str) -> Wanted:
         arenas = (arena for wish in self._of.values() for arena in wish.arenas.get(node, ()))
         probes = (probe for wish in self._of.values() for probe in wish.probes.get(node, ()))
-        return Wanted(sorted(arenas, key=lambda a: a.arena), sorted(probes, key=lambda p: (p.arena, p.peer.node)))
+        barred = {uid for wish in self._of.values() for uid in wish.barred.get(node, ())}
+        return Wanted(
+            sorted(arenas, key=lambda a: a.arena), sorted(probes, key=lambda p: (p.arena, p.peer.node)), sorted(barred)
+        )

@@ -1,12 +1,16 @@
-"""The shape of `spec.template`, as far as the operator reads it. The CRD leaves most of a pod open, so that a map where
-a pod has a list comes as far as here; the API server refuses it only once the Deployment is applied."""
+"""The shape of `spec.template`, as far as the CRD types it (podschema.py) or the operator reads it. What is beyond that
+the API server refuses only once the Deployment is applied."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
+
+Open = dict[str, Any]
+"""An object whose fields are not looked at."""
+Text = Annotated[str, Field(max_length=65536)]
 
 
 class _Part(BaseModel):
@@ -14,19 +18,25 @@ class _Part(BaseModel):
 
 
 class _Named(_Part):
-    name: str
+    name: Text
 
 
-class _Mount(_Part):
-    mount_path: str = ""
+class _Variable(_Named):
+    value: Text | None = None
+    value_from: Open | None = None
+
+
+class _Mount(_Named):
+    mount_path: Text
 
 
 class _Resources(_Part):
-    limits: dict[str, Any] | None = None
+    limits: Open | None = None
+    requests: Open | None = None
 
 
 class _Sleep(_Part):
-    seconds: int = 0
+    seconds: StrictInt = 0
 
 
 class _Hook(_Part):
@@ -38,19 +48,31 @@ class _Lifecycle(_Part):
 
 
 class _Container(_Part):
-    name: str | None = None
-    command: list[str] | None = None
-    args: list[str] | None = None
-    env: list[_Named] | None = None
+    name: Annotated[str, Field(max_length=63)]
+    image: Annotated[str, Field(max_length=1024)] | None = None
+    command: Annotated[list[Text], Field(max_length=1024)] | None = None
+    args: Annotated[list[Text], Field(max_length=1024)] | None = None
+    env: Annotated[list[_Variable], Field(max_length=1024)] | None = None
+    env_from: Annotated[list[Open], Field(max_length=1024)] | None = None
+    ports: Annotated[list[Open], Field(max_length=1024)] | None = None
     resources: _Resources | None = None
-    volume_mounts: list[_Mount] | None = None
+    volume_mounts: Annotated[list[_Mount], Field(max_length=1024)] | None = None
     lifecycle: _Lifecycle | None = None
+    security_context: Open | None = None
 
 
 class _Pod(_Part):
-    containers: list[_Container] = Field(min_length=1)
-    volumes: list[_Named] | None = None
-    termination_grace_period_seconds: int | None = None
+    containers: Annotated[list[_Container], Field(min_length=1, max_length=64)]
+    init_containers: Annotated[list[_Container], Field(max_length=1024)] | None = None
+    volumes: Annotated[list[_Named], Field(max_length=1024)] | None = None
+    node_selector: dict[str, Text] | None = None
+    tolerations: Annotated[list[Open], Field(max_length=1024)] | None = None
+    affinity: Open | None = None
+    topology_spread_constraints: Annotated[list[Open], Field(max_length=1024)] | None = None
+    image_pull_secrets: Annotated[list[Open], Field(max_length=1024)] | None = None
+    security_context: Open | None = None
+    service_account_name: Text | None = None
+    termination_grace_period_seconds: StrictInt | None = None
 
 
 class _Metadata(_Part):

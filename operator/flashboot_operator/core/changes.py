@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from flashboot_operator.core.fanout.model import Plan
-from flashboot_operator.core.plan import ArenaPlan
+from flashboot_operator.core.plan import ArenaPlan, seeds_of
 
 EdgeChange = Literal["joined", "moved", "left"]
 Role = Literal["source", "seed"]
@@ -28,14 +28,14 @@ def edge_changes(before: Plan, after: Plan) -> Counter[EdgeChange]:
 
 def elections(before: Sequence[ArenaPlan], after: Sequence[ArenaPlan]) -> Counter[tuple[Role, str]]:
     """(role, reason) of those who were elected anew."""
-    was = {plan.arena: plan for plan in before}
     sources = {(plan.arena, domain): s.node for plan in before for domain, s in plan.sources.items()}
     found: Counter[tuple[Role, str]] = Counter()
     for plan in after:
-        old = was.get(plan.arena)
         for domain, source in plan.sources.items():
             if source.node != sources.get((plan.arena, domain)):
                 found["source", source.reason] += 1
-        if plan.seed is not None and (old is None or old.seed is None or old.seed.uid != plan.seed.uid):
-            found["seed", SEED_REASON] += 1
+    known = seeds_of(before)
+    for arena, uids in seeds_of(after).items():
+        if anew := uids - known.get(arena, frozenset()):
+            found["seed", SEED_REASON] += len(anew)
     return found

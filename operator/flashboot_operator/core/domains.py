@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flashboot_operator.api.status import Domain
-from flashboot_operator.core.election import Source
+from flashboot_operator.core.election import UNSOUND, Source
 from flashboot_operator.core.facts import World, domain_of
 from flashboot_operator.core.plan import ArenaPlan
 from flashboot_operator.core.quarantine import quarantined
@@ -17,7 +17,7 @@ WORDS: Mapping[SourceReason, str] = {
     "OnlySealed": "the only node of the domain that holds it",
     "IdleAndSealed": "no engine uses what it holds",
     "ServingAndSealed": "an engine serves from what it holds, and is never paused",
-    "SourceDraining": "its node is being drained, and no other node can take its place",
+    "SourceDraining": "its node is being drained, and no other node can take its place yet",
     "SourceAccused": "a child complained about it, and no other node can take its place",
     "SourceNodeNotReady": "its node is NotReady, and no other node can take its place",
     "SourceQuarantined": "it cannot be read from, and no other node can take its place",
@@ -64,6 +64,8 @@ def source_name(plan: ArenaPlan, node: str) -> str:
 
 def _why(plan: ArenaPlan, source: Source, world: World) -> tuple[SourceReason, str]:
     words = [f"{source.node}: {WORDS[source.reason]}"]
+    if source.reason in UNSOUND and plan.copies:
+        words.append(f"{', '.join(plan.copies)} clones it ahead, to take its place")
     home = domain_of(world, source.node)
     for node, probe in sorted(quarantined(world, plan.arena).items()):
         if domain_of(world, node) == home and node in plan.sealed:
@@ -78,15 +80,19 @@ def _tries(failures: int) -> str:
 
 
 def _why_none(plan: ArenaPlan, domain: str, world: World) -> tuple[NoSourceReason, str]:
+    nobody = "no node holds it"
+    if domain in plan.apart:
+        nobody = "no node of the domain holds it, and with transfer.domainPolicy: RequireSame none of another feeds it"
+    plan = plan.within(domain)
     if plan.source is None:
         if plan.image_on is not None:
-            return "LoadingImage", f"no node holds it; {plan.image_on} loads it from the image on its disk"
+            return "LoadingImage", f"{nobody}; {plan.image_on} loads it from the image on its disk"
         if plan.seed is None:
-            return "NothingResident", "no node holds it, and no pod can load it yet"
+            return "NothingResident", f"{nobody}; no pod {'there ' if domain in plan.apart else ''}can load it yet"
         what = f"pod {plan.seed.name} on {plan.seed.node}"
         if domain_of(world, plan.seed.node or "") == domain:
-            return "Seeding", f"no node holds it; {what} loads it"
-        return "WaitingForSeed", f"no node holds it; {what}, of another domain, loads it, and then it crosses over once"
+            return "Seeding", f"{nobody}; {what} loads it"
+        return "WaitingForSeed", f"{nobody}; {what}, of another domain, loads it, and then it crosses over once"
     crossing = {
         (child, parent)
         for edges in plan.lanes

@@ -102,6 +102,14 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Stray:
+    """A pod that two claim, and that counts for neither."""
+
+    pod: Pod
+    trouble: Trouble
+
+
+@dataclass(frozen=True)
 class Restart:
     """An agent's process began anew while this operator knew it."""
 
@@ -135,6 +143,8 @@ class Agent:
     """arena → parent of each lane in that state."""
     put_seeds: Mapping[str, str] = field(default_factory=dict)
     """arena → seed pod in that state."""
+    ordered_s: Mapping[str, float] = field(default_factory=dict)
+    """arena → for how long it has known a parent to pull it from."""
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     """arena that fills → what was said of it over the last seconds."""
     restart: Restart | None = None
@@ -157,8 +167,8 @@ class World:
     """By node; those that have been silent for too long to be believed are not in it."""
     now: datetime
     deployment: Raw | None = None
-    strays: tuple[Trouble, ...] = ()
-    """What is wrong with pods that carry its label and do not count (claims.py)."""
+    strays: tuple[Stray, ...] = ()
+    """Pods that carry its label and do not count (claims.py)."""
     contested: Trouble | None = None
     """Who fights over the number of replicas (contest.py)."""
     skewed: Mapping[str, str] = field(default_factory=dict)

@@ -82,8 +82,8 @@ def _template(metadata: Mapping[str, Any], spec: Spec, group: str) -> Object:
     return pod_template(name, spec, _additions(spec, metadata["namespace"], group))
 
 
-def stateful_set(metadata: Mapping[str, Any], spec: Spec, group: str) -> Object:
-    """The group of this name.
+def stateful_set(metadata: Mapping[str, Any], spec: Spec, group: str, digest: str | None = None) -> Object:
+    """The group of this name. `digest`: of the template, where it is known.
 
     Raises:
         TemplateRefused: see template_digest.
@@ -95,7 +95,7 @@ def stateful_set(metadata: Mapping[str, Any], spec: Spec, group: str) -> Object:
             "name": group,
             "namespace": metadata["namespace"],
             "labels": labels_of(metadata["name"]),
-            "annotations": {ANNOTATION_TEMPLATE: template_digest(metadata, spec)},
+            "annotations": {ANNOTATION_TEMPLATE: digest or template_digest(metadata, spec)},
             "ownerReferences": [owner_reference(metadata)],
         },
         "spec": {

@@ -24,6 +24,7 @@ from flashboot_agent.wire.observed_pod import ObservedRank
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Node, Pod, World
+from flashboot_operator.core.leftover import leftovers
 from flashboot_operator.core.plan import ArenaPlan, Owner
 
 Held = Mapping[str, Mapping[Place, frozenset[str]]]
@@ -137,9 +138,12 @@ def _decide(
 
 def _held(owner: Owner, world: World) -> Held:
     found: dict[str, dict[Place, set[str]]] = {}
+    useless = leftovers(owner, world)
     for agent in world.agents.values():
         for arena in agent.observed.arenas:
             if arena.model_replica_uid != owner.uid or arena.state not in ("sealed", "seeding"):
+                continue
+            if (agent.node, arena.arena) in useless:
                 continue
             identities = {arena.identity} if arena.identity else _seeding(agent, arena.arena, arena.place)
             if identities:

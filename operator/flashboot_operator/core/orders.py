@@ -51,11 +51,12 @@ def cloned(
     twins: Sequence[Sealed],
     accused: frozenset[tuple[str, str]],
     before: Slow,
+    ahead: Sequence[str] = (),
 ) -> ArenaPlan:
     """The sources feed the others. `twins`: the home source and all who hold the same bytes, in the order of their
-    rank."""
+    rank. `ahead`: nodes that clone it without a pod (ahead.py)."""
     source, pods = twins[0].node, by_node(plan.pods)
-    first, transfer = held[source], owner.spec.transfer
+    transfer = owner.spec.transfer
     links = {node: agent.observed.link_bytes_per_second for node, agent in world.agents.items()}
     # Only where an engine serves is there a bandwidth to protect.
     capped = {c.node: egress(links[c.node], transfer.source_egress_percent) for c in twins if c.engines}
@@ -64,8 +65,8 @@ def cloned(
     slow = judge(paces, before, allowed_of(links, paces, held, caps))
     forest = fan_out(
         world,
-        first,
-        pods=pods,
+        held[source],
+        pods={**pods, **{node: [] for node in ahead}},
         held=held,
         twins=[c for c in twins if c.fresh],
         slow=slow.keys(),
@@ -75,20 +76,42 @@ def cloned(
     )
     request = request_bytes(links[source], len(forest.lanes))
     wanted = {}
+    for node in ahead:
+        lanes, first = (
+            [Lane(parents=parents) for parents in peers(world, forest, node)],
+            _first(owner, world, plan, node),
+        )
+        wanted[node] = _want(owner, plan, [], "copy", first=first, lanes=lanes, request=request)
     for node, there in pods.items():
         seeding = held[node].state == "seeding" if node in held else False
         if seeding and (seed := at_work(world, node, there, plan.place)) is not None:
             wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed)
             continue
-        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
+        lanes, first = (
+            [Lane(parents=parents) for parents in peers(world, forest, node)],
+            _first(owner, world, plan, node),
+        )
         wanted[node] = _want(owner, plan, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node))
     for node in _held(owner, world, plan, pods, source):
-        wanted[node] = _want(owner, plan, pods.get(node, []), "hold", first=first, cap=caps.get(node))
+        wanted[node] = _want(owner, plan, pods.get(node, []), "hold", first=plan.sealed[node], cap=caps.get(node))
     if owner.wants_replicas:
         for node in _kept_for_absent_pods(owner, world, plan, [c.node for c in twins if c.node not in wanted]):
-            wanted[node] = _want(owner, plan, [], "hold", first=first)
+            wanted[node] = hold(owner, plan, node)
     edges = tuple(dict(sorted(lane.items())) for lane in forest.parent)
     return replace(plan, lanes=edges, slow=slow, wanted=wanted)
+
+
+def first_of(owner: Owner, plan: ArenaPlan, domain: str) -> ObservedArena:
+    """What is cloned in the domain: what the home source holds, or that of the domain where others may not feed it."""
+    source = plan.source
+    if owner.spec.transfer.domain_policy == "RequireSame":
+        source = plan.sources.get(domain, source)
+    assert source is not None, "only of what is cloned"
+    return plan.sealed[source.node]
+
+
+def _first(owner: Owner, world: World, plan: ArenaPlan, node: str) -> ObservedArena:
+    return first_of(owner, plan, domain_of(world, node))
 
 
 def _kept_for_absent_pods(owner: Owner, world: World, plan: ArenaPlan, holders: Sequence[str]) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashboot_agent.wire.desired import WantedArena
 from flashboot_agent.wire.observed_arena import ObservedArena
@@ -18,14 +18,22 @@ from flashboot_operator.core.ranks import places_of_pod
 
 @dataclass(frozen=True)
 class Memory:
-    """arena → present source nodes, home first; arena → UID of the present seed pod; arena → who is slow
+    """arena → present source nodes, home first; arena → UIDs of the present seed pods; arena → who is slow
     (fanout/pace.py)."""
 
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    seeds: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, frozenset[str]] = field(default_factory=dict)
     slow: Mapping[str, Slow] = field(default_factory=dict)
     learned: Mapping[str, str] = field(default_factory=dict)
     """Expected identity → key of the set of arenas that its engines asked for, where it is another one (learned.py)."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Who brings the arena to a domain for itself."""
+
+    seed: Pod | None = None
+    image_on: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,24 @@ class ArenaPlan:
     image_on: str | None = None
     """The node that fills the arena from the image on its disk: the seed's, or one without a pod. Nothing is loaded
     from the checkpoint then."""
+    apart: Mapping[str, Loading] = field(default_factory=dict)
+    """Domain → how it comes there, where others may not feed it (`transfer.domainPolicy: RequireSame`)."""
     lanes: Plan = ()
     """Per lane: child → parent."""
     slow: Slow = field(default_factory=dict)
     """Nodes that hold up others, and are therefore at the tail."""
     wanted: Mapping[str, WantedArena] = field(default_factory=dict)
+
+    @property
+    def copies(self) -> list[str]:
+        """Nodes that clone it ahead of a drain, though no pod there needs it."""
+        return sorted(node for node, wanted in self.wanted.items() if wanted.role == "copy")
+
+    def within(self, domain: str) -> ArenaPlan:
+        """As a domain sees it that has to load for itself; itself for others."""
+        if (loading := self.apart.get(domain)) is None:
+            return self
+        return replace(self, source=None, sources={}, seed=loading.seed, image_on=loading.image_on)
 
 
 @dataclass(frozen=True)
@@ -69,6 +90,8 @@ class Owner:
     template_hash: str | None
     """Hash of the present template's engine, None when pods are adopted."""
     going: bool = False
+    template_refused: bool = False
+    """No pod can be made from the present template."""
 
     @property
     def wants_replicas(self) -> bool:
@@ -90,6 +113,16 @@ class Owner:
     def _places(self, index: int) -> list[Place]:
         sizes = self.spec.parallelism
         return places_of_pod(tensor=sizes.tensor, pipeline=sizes.pipeline, pods=self.pods_per_replica, index=index)
+
+
+def seeds_of(plans: Iterable[ArenaPlan]) -> dict[str, frozenset[str]]:
+    """Arena → UIDs of the pods that were elected to load it; of arenas that have any."""
+    found = {}
+    for plan in plans:
+        seeds = [plan.seed, *(loading.seed for loading in plan.apart.values())]
+        if uids := frozenset(seed.uid for seed in seeds if seed is not None):
+            found[plan.arena] = uids
+    return found
 
 
 def wanted_of(plans: Iterable[ArenaPlan]) -> dict[str, list[WantedArena]]:

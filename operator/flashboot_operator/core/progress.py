@@ -9,7 +9,7 @@ from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.observed_pod import ObservedPod, ObservedRank
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.devices import more_than_any
-from flashboot_operator.core.facts import Agent, Pod, Trouble, World
+from flashboot_operator.core.facts import Agent, Pod, Trouble, World, domain_of
 from flashboot_operator.core.plan import ArenaPlan
 from flashboot_operator.core.ranks import names_of
 from flashboot_operator.core.reasons import Stage
@@ -46,6 +46,7 @@ def line_of(pod: Pod, plans: Sequence[ArenaPlan], world: World) -> Line:
     """The state of one pod: of the rank that is least far. `plans`: of the arenas of its ranks."""
     if pod.node is None:
         return Line(pod.name, "WaitingForNodes", f"pod {pod.name} is not bound to a node yet", _unbound(pod, world))
+    plans = [plan.within(domain_of(world, pod.node)) for plan in plans]
     agent = world.agents.get(pod.node)
     node = world.nodes.get(pod.node)
     kubelet = node is None or node.ready

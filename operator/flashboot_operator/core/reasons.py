@@ -97,6 +97,7 @@ EventReason = Literal[
     "ParentReplaced",
     "GroupRestarted",
     "GroupRemoved",
+    "CopyAhead",
     "CopyEvicted",
     "CopiesExpired",
     "CopiesLost",

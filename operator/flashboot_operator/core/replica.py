@@ -5,7 +5,7 @@ seed, which keeps elections stable, and who was found slow; without it (after a 
 choice again.
 
 Replicas that are alike (learned.py) need one arena per rank. These are decided together: cloned when each rank's is
-complete somewhere, and else seeded, by one replica for all ranks.
+complete somewhere, and else seeded, by one replica for all ranks (of each domain, where none may feed another).
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from dataclasses import dataclass, field, replace
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.place import Place
-from flashboot_operator.core.election import elect_sources, others_by_rank
+from flashboot_operator.core.ahead import copies_ahead
+from flashboot_operator.core.apart import with_loads_apart
+from flashboot_operator.core.election import Sealed, elect_sources, others_by_rank
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals
+from flashboot_operator.core.leftover import without_leftovers
 from flashboot_operator.core.memory_rule import with_memory_elsewhere
-from flashboot_operator.core.orders import cloned, seeded
+from flashboot_operator.core.orders import cloned, first_of, seeded
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.ranks import in_order
 from flashboot_operator.core.residency import keep_copies, term
 from flashboot_operator.core.seeding import loaders_of, seed_of
 from flashboot_operator.core.standing import sealed_nodes
+
+Accused = frozenset[tuple[str, str]]
+"""(child, parent) pairs."""
 
 
 @dataclass
@@ -70,10 +76,11 @@ def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None
 def _worth_keeping(
     owner: Owner, world: World, learned: Mapping[str, str], used: bool, podless: list[list[ArenaPlan]]
 ) -> list[list[ArenaPlan]]:
-    """Arenas that no pod uses now but new pods will: those of the present template; when adopting, the newest ones."""
+    """Arenas that no pod uses now but new pods will: those of the present template; when adopting, or while a template
+    is refused, whose pods can never come, the newest ones."""
     if not owner.wants_replicas and not term(owner, world).copies:
         return []
-    if owner.template_hash is not None:
+    if owner.template_hash is not None and not owner.template_refused:
         hash_ = owner.template_hash
         expected = {expected_of(owner, hash_, node): node.product for node in world.nodes.values()}
         current = {learned.get(key, key): product for key, product in expected.items()}
@@ -100,47 +107,78 @@ def _plan_set(
         pods = tuple(pod for pod in group.pods if place in owner.places(pod))
         plans.append(ArenaPlan(arena, place, expected, group.template_hash, group.product, pods, sealed))
         held[place] = mine
-    if all(plan.sealed for plan in plans):
-        hints: Sequence[str] = ()
-        for number, plan in enumerate(plans):
-            plans[number] = elected = _plan_clones(owner, world, memory, plan, held=held[plan.place], hints=hints)
-            hints = hints or [each.node for each in elected.sources.values()]
-        return with_memory_elsewhere(owner, world, plans)
     candidates = group.pods
     if kinds.may_be_held(expected, group.product):
         # What is held may be just what an engine is about to ask for. Who never asks must not keep the others waiting.
         candidates = [pod for pod in group.pods if pod.uid in kinds.heard]
+    if all(plan.sealed for plan in plans):
+        plans = _plan_clones(owner, world, memory, plans, held)
+    else:
+        plans = _plan_seed(owner, world, memory, plans, candidates)
+    return with_loads_apart(owner, world, plans, candidates, memory.seeds)
+
+
+def _plan_seed(
+    owner: Owner, world: World, memory: Memory, plans: Sequence[ArenaPlan], candidates: Sequence[Pod]
+) -> list[ArenaPlan]:
     chosen = seed_of(world, plans, candidates, memory.seeds, pods_per_replica=owner.pods_per_replica)
-    loaders = loaders_of(world, plans, chosen) if group.pods else None
+    loaders = loaders_of(world, plans, chosen) if any(plan.pods for plan in plans) else None
     if loaders is not None:
-        return [seeded(owner, world, plan, None, loaders[plan.arena]) for plan in plans]
-    return [seeded(owner, world, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
+        made = [seeded(owner, world, plan, None, loaders[plan.arena]) for plan in plans]
+    else:
+        made = [seeded(owner, world, plan, next((pod for pod in plan.pods if pod in chosen), None)) for plan in plans]
+    return without_leftovers(owner, world, made)
 
 
 def _plan_clones(
     owner: Owner,
     world: World,
     memory: Memory,
-    plan: ArenaPlan,
-    *,
-    held: Mapping[str, ObservedArena],
-    hints: Sequence[str],
-) -> ArenaPlan:
-    """`hints`: sources of the replica's first rank; the others' are best on the same nodes."""
-    arena = plan.arena
+    plans: Sequence[ArenaPlan],
+    held: Mapping[Place, Mapping[str, ObservedArena]],
+) -> list[ArenaPlan]:
+    elected: list[tuple[ArenaPlan, list[Sealed], Accused]] = []
+    hints: Sequence[str] = ()
+    """Sources of the replica's first rank; the others' are best on the same nodes."""
+    for plan in plans:
+        elected.append(_elect(owner, world, plan, memory.sources.get(plan.arena, hints)))
+        hints = hints or [each.node for each in elected[0][0].sources.values()]
+    ahead = copies_ahead(owner, world, [plan for plan, _, _ in elected], held)
+    made = [
+        cloned(
+            owner,
+            world,
+            plan,
+            held=held[plan.place],
+            twins=twins,
+            accused=accused,
+            before=memory.slow.get(plan.arena, {}),
+            ahead=ahead.get(plan.arena, ()),
+        )
+        for plan, twins, accused in elected
+    ]
+    return with_memory_elsewhere(owner, world, made)
+
+
+def _elect(
+    owner: Owner, world: World, plan: ArenaPlan, present: Sequence[str]
+) -> tuple[ArenaPlan, list[Sealed], Accused]:
+    """The plan with its sources; the nodes that hold what these do, in the order in which they shall feed others; who
+    complained about whom."""
     accused = frozenset(
-        (child, parent) for child, agent in world.agents.items() for named, parent in agent.accused if named == arena
+        (child, parent)
+        for child, agent in world.agents.items()
+        for arena, parent in agent.accused
+        if arena == plan.arena
     )
     candidates = sealed_nodes(world, plan, frozenset(parent for _, parent in accused))
-    elected = elect_sources(candidates, memory.sources.get(arena, hints))
+    elected = elect_sources(candidates, present)
     home = next(iter(elected.values()))
-    first = plan.sealed[home.node]
-    same = [c for c in candidates if _same(plan.sealed[c.node], first)]
-    sources = {domain: each for domain, each in elected.items() if _same(plan.sealed[each.node], first)}
-    twins = others_by_rank(same, [each.node for each in sources.values()])
-    before = memory.slow.get(arena, {})
-    plan = replace(plan, source=home, sources=sources)
-    return cloned(owner, world, plan, held=held, twins=twins, accused=accused, before=before)
+    plan = replace(plan, source=home, sources=elected)
+    alike = [c for c in candidates if _same(plan.sealed[c.node], first_of(owner, plan, c.domain))]
+    nodes = {each.node for each in alike}
+    plan = replace(plan, sources={domain: each for domain, each in elected.items() if each.node in nodes})
+    return plan, others_by_rank(alike, [each.node for each in plan.sources.values()]), accused
 
 
 def _same(one: ObservedArena, other: ObservedArena) -> bool:

@@ -55,17 +55,22 @@ def at_work(world: World, node: str, there: Sequence[Pod], place: Place) -> str 
 
 
 def seed_of(
-    world: World, plans: Sequence[ArenaPlan], pods: Sequence[Pod], present: Mapping[str, str], *, pods_per_replica: int
+    world: World,
+    plans: Sequence[ArenaPlan],
+    pods: Sequence[Pod],
+    present: Mapping[str, frozenset[str]],
+    *,
+    pods_per_replica: int,
 ) -> list[Pod]:
     """The pods of the replica that shall load the checkpoint, all its ranks; none while no replica can.
 
-    A rank that failed has failed the replica. `present`: arena → UID of the pod chosen before; nothing after a restart,
-    when the agents know whom they were told.
+    A rank that failed has failed the replica. `present`: arena → UIDs of the pods chosen before; nothing after a
+    restart, when the agents know whom they were told.
     """
     replicas: dict[str, list[Pod]] = {}
     for pod in pods:
         replicas.setdefault(pod.replica or pod.uid, []).append(pod)
-    chosen_before = {present[plan.arena] for plan in plans if plan.arena in present}
+    chosen_before = {uid for plan in plans for uid in present.get(plan.arena, ())}
     told = next((key for key, mine in replicas.items() if any(pod.uid in chosen_before for pod in mine)), None)
     candidates = []
     for key, mine in replicas.items():

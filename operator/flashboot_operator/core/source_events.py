@@ -18,14 +18,15 @@ def source_notes(plan: ArenaPlan, world: World) -> list[Note]:
 
 
 def _elections(plan: ArenaPlan) -> list[Note]:
-    notes: list[Note] = []
-    why = "no node holds an arena of its identity"
-    if plan.image_on is not None:
-        text = f"{plan.image_on} loads rank {plan.place} from the image on its disk: {why}"
-        notes.append(Note("Normal", "ImageElected", "Elect", text, f"{plan.arena}|{plan.image_on}"))
-    elif plan.seed is not None:
-        text = f"pod {plan.seed.name} on {plan.seed.node} loads the checkpoint: {why}"
-        notes.append(Note("Normal", "SeedElected", "Elect", text, f"{plan.expected}|{plan.seed.uid}"))
+    notes = _loads(plan, "no node holds an arena of its identity")
+    for domain in plan.apart:
+        why = f"no node of domain {domain} holds an arena of its identity, and transfer.domainPolicy is RequireSame"
+        notes += _loads(plan.within(domain), why)
+    if plan.source is not None:
+        lasting = f"{plan.arena}|{plan.sealed[plan.source.node].sealed_at}"
+        for node in plan.copies:
+            text = f"{node} clones rank {plan.place} ahead: each node that holds it is being drained"
+            notes.append(Note("Normal", "CopyAhead", "Elect", text, f"{lasting}|{node}"))
     for domain, source in plan.sources.items():
         sealed_at = plan.sealed[source.node].sealed_at
         where = f"the arena of rank {plan.place} on {source.node} feeds new replicas"
@@ -35,6 +36,16 @@ def _elections(plan: ArenaPlan) -> list[Note]:
         if source.reason in AT_RISK:
             notes.append(Note("Warning", "SourceAtRisk", "Elect", text, f"{subject}|{source.reason}"))
     return notes
+
+
+def _loads(plan: ArenaPlan, why: str) -> list[Note]:
+    if plan.image_on is not None:
+        text = f"{plan.image_on} loads rank {plan.place} from the image on its disk: {why}"
+        return [Note("Normal", "ImageElected", "Elect", text, f"{plan.arena}|{plan.image_on}")]
+    if plan.seed is not None:
+        text = f"pod {plan.seed.name} on {plan.seed.node} loads the checkpoint: {why}"
+        return [Note("Normal", "SeedElected", "Elect", text, f"{plan.expected}|{plan.seed.uid}")]
+    return []
 
 
 def _tries(plan: ArenaPlan, world: World) -> list[Note]:

@@ -77,7 +77,7 @@ def compute_status(
         image_on=main.image_on if main else None,
         refused=refused,
         deployment=world.deployment,
-        strays=(*world.strays, *unmade(owner, world)),
+        strays=(*(stray.trouble for stray in world.strays), *unmade(owner, world)),
         contested=world.contested,
         going=owner.going,
         unused=told.unused,

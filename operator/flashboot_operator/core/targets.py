@@ -6,7 +6,6 @@ An agent that says nothing of lanes has one, with the arena's watermark and pare
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.wire.arena import Peer
@@ -20,8 +19,9 @@ from flashboot_operator.core.fanout.model import DomainPolicy, Facts, Member
 from flashboot_operator.core.fanout.pace import Sample
 from flashboot_operator.core.fanout.plan import grown
 
-START_DEADLINE = timedelta(seconds=15)
-"""A published pod whose agent has not even allocated by then must not hold a slot."""
+START_DEADLINE_S = 15.0
+"""Who has known a parent for so long and has no memory yet must not hold a slot. By our clock alone: a node's may
+differ."""
 
 
 def fan_out(
@@ -38,7 +38,8 @@ def fan_out(
 ) -> Forest:
     """The plan of one arena.
 
-    first: the source's sealed arena. pods: node → live pods that need the arena. held: node → what its agent has of it.
+    first: the source's sealed arena. pods: node → live pods that need the arena, none where a copy is wanted all the
+    same. held: node → what its agent has of it.
     twins: sealed nodes that answer, in the order in which they shall be sources. percent: egress cap of those that
     serve, None for none.
     """
@@ -57,7 +58,7 @@ def fan_out(
     )
     members = []
     for node in sorted(pods.keys() | held.keys()):
-        member = _member(world, node, pods.get(node, ()), held.get(node), first=first, lanes=lanes, slow=node in slow)
+        member = _member(world, node, pods.get(node), held.get(node), first=first, lanes=lanes, slow=node in slow)
         if member is not None:
             members.append(member)
     return grown(
@@ -144,25 +145,25 @@ def _strangers(targets: Iterable[str], homes: Collection[str], domains: Mapping[
 def _member(
     world: World,
     node: str,
-    there: Sequence[Pod],
+    there: Sequence[Pod] | None,
     mine: ObservedArena | None,
     *,
     first: ObservedArena,
     lanes: int,
     slow: bool,
 ) -> Member | None:
-    """The node as a target that can start now, or as one that has gone; None when it is neither."""
+    """The node as a target that can start now, or as one that has gone; None when it is neither. `there`: its pods;
+    None: it needs nothing."""
     agent = world.agents.get(node)
     if agent is None or (mine is not None and mine.state in ("sealed", "seeding")):
         return None
-    seen = [o for p in there if (o := agent.pod(p.uid)) is not None]
-    if mine is None and not seen:
+    seen = [o for p in there or () if (o := agent.pod(p.uid)) is not None]
+    if mine is None and not seen and (there is None or there):
         return None
     arrival = min([o.published_at for o in seen], default=mine.created_at if mine else world.now)
     problem = any(o.problem is not None for o in seen) or (mine is not None and mine.problem is not None)
-    since = max(arrival, first.sealed_at or arrival)
     blank = mine is None or mine.bytes == 0  # It has no memory yet, and does not know how much it needs.
-    late = blank and world.now - since > START_DEADLINE
+    late = blank and agent.ordered_s.get(first.arena, 0.0) > START_DEADLINE_S
     alike = mine is not None and not blank and len(lanes_of(mine)) == lanes
     return Member(
         node=node,
@@ -172,7 +173,7 @@ def _member(
         serving=not blank,
         stuck=blank and (problem or late),
         slow=slow,
-        gone=not agent.fresh or not there,
+        gone=not agent.fresh or there is None,
         other_lanes=not blank and not alike,
     )
 

@@ -209,8 +209,8 @@ def labels_of(name: str) -> dict[str, str]:
     return {LABEL_MODEL_REPLICA: name, "app.kubernetes.io/managed-by": "flashboot"}
 
 
-def deployment(metadata: Mapping[str, Any], spec: Spec) -> Object:
-    """What to apply for the ModelReplica.
+def deployment(metadata: Mapping[str, Any], spec: Spec, template: Object | None = None) -> Object:
+    """What to apply for the ModelReplica. `template`: of its pods, where it is made already.
 
     Raises:
         TemplateRefused: see pod_template.
@@ -234,6 +234,6 @@ def deployment(metadata: Mapping[str, Any], spec: Spec) -> Object:
             },
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
-            "template": pod_template(name, spec),
+            "template": template or pod_template(name, spec),
         },
     }

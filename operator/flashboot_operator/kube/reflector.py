@@ -2,6 +2,9 @@
 
 The diff is why it exists: what was deleted while the watch was broken is reported as deleted, which kopf's own indexes
 never do. A watch that says nothing for `idle_s` counts as dead; the server sends a bookmark every minute.
+
+A watch is taken up again where it ended, unless the server has gone back to before that: etcd was restored. It would
+say nothing of what happens until it has come to that version again.
 """
 
 from __future__ import annotations
@@ -28,11 +31,6 @@ SHORT_S = 5.0
 
 def key_of(obj: Object) -> Key:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-
-
-def newer(a: Object, b: Object) -> bool:
-    """Whether `a` is a later version than `b`; resource versions of one kind are comparable numbers."""
-    return int(a["metadata"]["resourceVersion"]) > int(b["metadata"]["resourceVersion"])
 
 
 class Reflector:
@@ -70,6 +68,9 @@ class Reflector:
             began = time.monotonic()
             broke: KubeError | None = None
             try:
+                if version is not None and await self._went_back(version):
+                    log.warning("the API server is at an earlier state than before, listing anew: was etcd restored?")
+                    version = None
                 if version is None:
                     version = await self._list()
                 async for seen in self._watch(version):
@@ -92,6 +93,10 @@ class Reflector:
             return 0.05  # In good order after a long time; or 410 for the first time, and everybody waits for the list.
         return min(self._max_backoff_s, 0.2 * float(2 ** min(failures, 10))) * random.uniform(0.5, 1.0)
 
+    async def _went_back(self, version: str) -> bool:
+        answer = await self._kube.get(self.path, **self._selector, limit=1)
+        return int(answer["metadata"]["resourceVersion"]) < int(version)
+
     async def _list(self) -> str:
         found: dict[Key, Object] = {}
         query: dict[str, Any] = {**self._selector, "limit": self._page}
@@ -112,7 +117,7 @@ class Reflector:
 
     def _put(self, key: Key, obj: Object) -> None:
         before = self.objects.get(key)
-        if before is not None and before["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]:
+        if before == obj:  # a version alone may come back with other contents
             return
         self.objects[key] = obj
         self._on_change(key, before, obj)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Final
 
 from flashboot_operator.api.base import KIND
 from flashboot_operator.core.facts import Raw, Trouble
 from flashboot_operator.core.picture import QUOTA_STEP
-from flashboot_operator.core.plan import Owner
 from flashboot_operator.kube.client import Conflict, Forbidden, Invalid, Kube, KubeError, Object
 from flashboot_operator.reconcile.mirror import controller_of
 
@@ -22,6 +22,8 @@ FOLDERS: Final = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
 }
 
+LATE_S = 10.0
+"""So long may the watch show an earlier version than the one that we applied; then the server has gone back to it."""
 RENAME = "rename the ModelReplica or remove it"
 
 
@@ -40,6 +42,8 @@ class _Applied:
     wanted: Object
     uid: str
     version: int
+    at: float
+    """By our own clock."""
 
 
 def path_of(kind: str, namespace: str, name: str) -> str:
@@ -68,7 +72,7 @@ class Applier:
             got = await self._kube.apply(path, wanted, force=live is not None)
         except (Invalid, Forbidden, Conflict) as error:
             return refused(kind, error) if live is not None else refused_to_make(kind, meta["name"], error)
-        self._applied[path] = _Applied(wanted, got["metadata"]["uid"], _version(got))
+        self._applied[path] = _Applied(wanted, got["metadata"]["uid"], _version(got), time.monotonic())
         log.info("applied", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
         return Outcome()
 
@@ -87,13 +91,10 @@ class Applier:
     def _current(self, path: str, wanted: Object, live: Raw | None) -> bool:
         """Whether what is there is what we applied, and nobody has changed it since."""
         last = self._applied.get(path)
-        return (
-            last is not None
-            and live is not None
-            and last.wanted == wanted
-            and last.uid == live["metadata"]["uid"]
-            and _version(live) <= last.version
-        )
+        if last is None or live is None or last.wanted != wanted or last.uid != live["metadata"]["uid"]:
+            return False
+        late = _version(live) < last.version and time.monotonic() - last.at < LATE_S
+        return late or _version(live) == last.version
 
 
 def _version(obj: Raw) -> int:
@@ -137,6 +138,6 @@ def _name_taken(kind: str, name: str, words: str) -> Outcome:
     return Outcome(trouble, KubeError(409, "NameTaken", trouble.message))
 
 
-def metadata_of(owner: Owner) -> Object:
+def metadata_of(namespace: str, name: str, uid: str) -> Object:
     """What the pure makers of objects need of the ModelReplica."""
-    return {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
+    return {"namespace": namespace, "name": name, "uid": uid}

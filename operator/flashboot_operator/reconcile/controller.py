@@ -19,16 +19,15 @@ from pydantic import ValidationError
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.api.base import API_VERSION, KIND
-from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core import contest
-from flashboot_operator.core.claims import divide
+from flashboot_operator.core.claims import barred_of, divide
 from flashboot_operator.core.conditions import unknown
 from flashboot_operator.core.cost_of_loss import standings
 from flashboot_operator.core.events import notes_of
-from flashboot_operator.core.expected import template_hash
 from flashboot_operator.core.facts import Key, World, believed
+from flashboot_operator.core.kept import as_it_is
 from flashboot_operator.core.learned import kinds_of
-from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, seeds_of, wanted_of
 from flashboot_operator.core.quarantine import probes_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
@@ -43,6 +42,7 @@ from flashboot_operator.reconcile.costs import Costs
 from flashboot_operator.reconcile.metrics import Metrics
 from flashboot_operator.reconcile.mirror import Mirror
 from flashboot_operator.reconcile.objects import Objects, path_of
+from flashboot_operator.reconcile.owners import Owners
 from flashboot_operator.reconcile.refusal import not_understood, refusal
 from flashboot_operator.reconcile.told import Told
 from flashboot_operator.reconcile.workload import Workloads
@@ -72,6 +72,7 @@ class Controller:
         self._recorder = recorder
         self._workloads = Workloads(kube)
         self._costs = Costs(kube)
+        self._owners = Owners()
         self._memory: dict[Key, Memory] = {}
         self._contests: dict[Key, contest.Contest] = {}
         self._written: dict[Key, tuple[float, Object, Object]] = {}
@@ -121,9 +122,9 @@ class Controller:
             self._forget(key, sequence)
             return
         try:
-            owner = _owner(key, obj)
+            owner = self._owners.of(key, obj)
         except ValidationError as error:
-            self.fleet.looked(key, sequence)
+            self._keep(key, obj["metadata"]["uid"], sequence)
             said, subject, notes = refusal(key, obj, not_understood(error))
             self._recorder.tell(subject, notes)
             await self._write(key, obj, said)
@@ -135,11 +136,11 @@ class Controller:
         plans = plan_replica(owner, world, memory, kinds)
         self._memory[key] = Memory(
             {p.arena: tuple(each.node for each in p.sources.values()) for p in plans if p.sources},
-            {p.arena: p.seed.uid for p in plans if p.seed},
+            seeds_of(plans),
             {p.arena: p.slow for p in plans if p.slow},
             kinds.learned,
         )
-        self.fleet.want(key, Wish(wanted_of(plans), probes_of(world, plans)), sequence)
+        self.fleet.want(key, Wish(wanted_of(plans), probes_of(world, plans), barred_of(world.strays)), sequence)
         self._metrics.planned(self.plans[key][2] if key in self.plans else (), plans)
         self.plans[key] = (owner, world, plans)
         self.told.decided((pod.uid for plan in plans for pod in plan.pods), began)
@@ -148,7 +149,8 @@ class Controller:
             obj = await self._first_sight(key, obj)
         if owner.spec.template is not None and owner.spec.replicas is None and not owner.going:
             obj = await self._number(key, obj)
-        outcome, done = await self._workloads.ensure(key, owner, world, plans, self.mirror)
+        design = self._owners.design(key)
+        outcome, done = await self._workloads.ensure(key, owner, world, plans, self.mirror, design=design)
         before = obj.get("status") or {}
         status = compute_status(
             owner, world, plans, generation=obj["metadata"]["generation"], before=before, refused=outcome.trouble
@@ -165,12 +167,20 @@ class Controller:
         if (until := term(owner, world).until) is not None and world.now < until:
             self.queue.mark(key, after_s=(until - world.now).total_seconds())
 
+    def _keep(self, key: Key, uid: str, sequence: int) -> None:
+        """Its spec cannot be read: what was wanted stays; before anything was, what the nodes have."""
+        if key in self.plans and self.plans[key][0].uid == uid:
+            self.fleet.looked(key, sequence)
+        else:
+            self.fleet.want(key, Wish(as_it_is(uid, self.fleet.agents())), sequence)
+
     def _forget(self, key: Key, sequence: int) -> None:
         self.fleet.want(key, Wish(), sequence)
         for table in (self.plans, self._memory, self._written, self._contests):
             table.pop(key, None)
         self._workloads.forget(key)
         self._costs.forget(key)
+        self._owners.forget(key)
         self._budget.forget(key)
         self.queue.forget(key)
 
@@ -240,9 +250,3 @@ class Controller:
         self._metrics.status("written")
         self.objects.show(got)
         return got
-
-
-def _owner(key: Key, obj: Object) -> Owner:
-    """Raises ValidationError for a spec that this operator does not understand."""
-    spec, meta = Spec.model_validate(obj["spec"]), obj["metadata"]
-    return Owner(key[0], key[1], meta["uid"], spec, template_hash(spec), bool(meta.get("deletionTimestamp")))

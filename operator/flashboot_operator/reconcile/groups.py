@@ -11,20 +11,18 @@ import time
 from collections.abc import Sequence
 
 from flashboot_operator.core.cost_of_loss import cheapest_first, standings
-from flashboot_operator.core.facts import Key, Pod, Raw, Trouble, World
+from flashboot_operator.core.design import Design
+from flashboot_operator.core.facts import Key, Pod, Raw, World
 from flashboot_operator.core.groupset import (
     ANNOTATION_TEMPLATE,
     group_name,
     ordinal_of,
     service,
-    stateful_set,
-    template_digest,
 )
 from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
 from flashboot_operator.core.together import ANNOTATION_TOGETHER, Pauses, all_met, loss_of, note_of
 from flashboot_operator.core.turnover import Group, next_step
-from flashboot_operator.core.workload import TemplateRefused
 from flashboot_operator.kube.client import Conflict, Kube, NotFound, Object
 from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of, path_of
 from flashboot_operator.reconcile.mirror import Mirror
@@ -51,16 +49,14 @@ class Groups:
             self._applier.forget("Service", key[0], name)
 
     async def ensure(
-        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror
+        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror, *, design: Design
     ) -> tuple[Outcome, list[Note]]:
         notes = []
         for name, set_ in sorted(world.sets.items()):  # also while a template is refused: those that serve go on
             notes += await self._together(owner, world, name, set_)
-        try:
-            digest = template_digest(metadata_of(owner), owner.spec)
-        except TemplateRefused as error:
-            return Outcome(Trouble(error.reason, str(error))), notes
-        current = {name for name, set_ in world.sets.items() if _template(set_) == digest}
+        if design.refused is not None:
+            return Outcome(design.refused), notes
+        current = {name for name, set_ in world.sets.items() if _template(set_) == design.digest}
         step = next_step(
             _groups(owner, world, plans, current),
             replicas=1 if owner.spec.replicas is None else owner.spec.replicas,
@@ -70,7 +66,7 @@ class Groups:
         )
         if step.delete and not current and owner.wants_replicas:  # No group may go for one that can never be.
             name = group_name(owner.name, 1 + max(_taken(owner, world, mirror.sets_of(key)), default=0))
-            outcome = await self._applier.trial(stateful_set(metadata_of(owner), owner.spec, name))
+            outcome = await self._applier.trial(design.stateful_set(name))
             if outcome.trouble is not None:
                 return outcome, notes
         gone = step.delete[:MOST]
@@ -80,19 +76,21 @@ class Groups:
             why = "there are more than wanted" if name in current else "it is of an older template"
             notes.append(Note("Normal", "GroupRemoved", "Scale", f"replica {name} goes: {why}", _uid(world.sets[name])))
         names = (current - {*gone}) | {group_name(owner.name, ordinal) for ordinal in step.create[:MOST]}
-        return await self._apply(key, owner, world, mirror, names=names), notes
+        return await self._apply(key, owner, design, world, mirror, names=names), notes
 
-    async def _apply(self, key: Key, owner: Owner, world: World, mirror: Mirror, *, names: set[str]) -> Outcome:
+    async def _apply(
+        self, key: Key, owner: Owner, design: Design, world: World, mirror: Mirror, *, names: set[str]
+    ) -> Outcome:
         """Those of the present template as they should be; of the others, their Services."""
         for name in sorted(names):
             self._known.setdefault(key, set()).add(name)
             live = mirror.sets.objects.get((key[0], name))
-            wanted = stateful_set(metadata_of(owner), owner.spec, name)
-            outcome = await self._applier.ensure(wanted, live, controller=owner.uid)
+            outcome = await self._applier.ensure(design.stateful_set(name), live, controller=owner.uid)
             if outcome.trouble is not None:
                 return outcome
         for name, set_ in sorted(world.sets.items()):  # those just made get theirs when they are seen
-            wanted, there = service(metadata_of(owner), name, _uid(set_)), mirror.services.objects.get((key[0], name))
+            wanted = service(metadata_of(*key, owner.uid), name, _uid(set_))
+            there = mirror.services.objects.get((key[0], name))
             outcome = await self._applier.ensure(wanted, there, controller=_uid(set_))
             if outcome.trouble is not None:
                 return outcome

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashboot_operator.core.budget import budget
-from flashboot_operator.core.facts import Key, Trouble, World
+from flashboot_operator.core.design import Design
+from flashboot_operator.core.facts import Key, World
 from flashboot_operator.core.note import Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
-from flashboot_operator.core.workload import TemplateRefused, deployment
 from flashboot_operator.kube.client import Kube
 from flashboot_operator.reconcile.apply import Applier, Outcome, metadata_of
 from flashboot_operator.reconcile.groups import Groups
@@ -26,21 +26,20 @@ class Workloads:
         self._groups.forget(key)
 
     async def ensure(
-        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror
+        self, key: Key, owner: Owner, world: World, plans: Sequence[ArenaPlan], mirror: Mirror, *, design: Design | None
     ) -> tuple[Outcome, list[Note]]:
-        """What is wrong with the workload, and what was done about groups."""
-        if owner.spec.template is None or owner.going:
+        """What is wrong with the workload, and what was done about groups. `design`: None where pods are adopted."""
+        if design is None or owner.going:
             return Outcome(), []
         notes: list[Note] = []
-        try:
-            if owner.pods_per_replica > 1:
-                outcome, notes = await self._groups.ensure(key, owner, world, plans, mirror)
-            else:
-                wanted = deployment(metadata_of(owner), owner.spec)
-                outcome = await self._applier.ensure(wanted, world.deployment, controller=owner.uid)
-        except TemplateRefused as error:
-            return Outcome(Trouble(error.reason, str(error))), []
+        if owner.pods_per_replica > 1:
+            outcome, notes = await self._groups.ensure(key, owner, world, plans, mirror, design=design)
+        elif design.refused is not None:
+            outcome = Outcome(design.refused)
+        else:
+            wanted = design.deployment(owner.spec)
+            outcome = await self._applier.ensure(wanted, world.deployment, controller=owner.uid)
         if outcome.trouble is None:
-            wanted, live = budget(metadata_of(owner), owner.spec), mirror.budgets.objects.get(key)
+            wanted, live = budget(metadata_of(*key, owner.uid), owner.spec), mirror.budgets.objects.get(key)
             outcome = await self._applier.ensure(wanted, live, controller=owner.uid)
         return outcome, notes
