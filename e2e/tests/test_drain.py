@@ -111,3 +111,25 @@ def test_a_scale_down_leaves_the_source(mrep: Mrep) -> None:
     mrep.scale(1)
     mrep.wait_ready(1, 30)
     assert [pod["metadata"]["name"] for pod in mrep.pods()] == [name]
+
+
+@pytest.mark.timeout(180)
+def test_the_last_copy_is_elsewhere_before_the_only_pod_is_evicted(mrep: Mrep) -> None:
+    world, drained = mrep.world, source(mrep)
+    world.kubectl("cordon", drained)
+
+    def moved() -> None:
+        if source(mrep) == drained:
+            raise NotYet(f"the status says {mrep.get()['status']['domains']}")
+
+    eventually(moved, f"another node than {drained} to be the source", 30)
+    copy = source(mrep)
+    assert "CopyAhead" in told(mrep)
+    assert [pod["spec"]["nodeName"] for pod in mrep.pods()] == [drained], "its pod serves still, and there is no other"
+    assert {path.node for path in mrep.arenas()[copy].paths} == {drained}
+    world.kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s", seconds=120)
+    mrep.wait_ready(1, light.SECONDS)
+    [pod] = mrep.pods()
+    if (node := pod["spec"]["nodeName"]) != copy:
+        assert {path.node for path in mrep.arenas()[node].paths} == {copy}
+    assert told(mrep).count("SeedSealed") == 1

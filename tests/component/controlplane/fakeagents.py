@@ -198,7 +198,7 @@ class FakeAgent:
         for want in self.desired.arenas if self.desired else []:
             mine = self.arenas.get(want.arena)
             here = any(rank.arena == want.arena for pod in self.pods.values() for rank in pod.ranks)
-            if here and want.role != "hold" and (mine is None or mine.state != "sealed"):
+            if (here or want.role == "copy") and want.role != "hold" and (mine is None or mine.state != "sealed"):
                 return True
         return False
 
@@ -228,7 +228,7 @@ class FakeAgent:
             here = [pod for pod in self.pods.values() if any(rank.arena == name for rank in pod.ranks)]
             if want.role == "seed":
                 changed |= self._seed(want, here)
-            elif want.role == "clone" and here:
+            elif want.role == "copy" or (want.role == "clone" and here):
                 changed |= await self._clone(want)
             mine = self.arenas.get(name)
             for pod in here:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -226,7 +227,8 @@ class Rig:
 
     async def pod_on(self, model_replica: str, template: Object, node: str, ip: str) -> Object:
         self._pods += 1
-        return await self._pod(f"{model_replica}-{self._pods}", template["metadata"], template["spec"], node, ip)
+        metadata = {**template["metadata"], "ownerReferences": _made_by("ReplicaSet", f"{model_replica}-0")}
+        return await self._pod(f"{model_replica}-{self._pods}", metadata, template["spec"], node, ip)
 
     async def group(self, name: str, *agents: FakeAgent) -> list[Object]:
         """The pods of a group as its StatefulSet's controller would make them, on these agents' nodes in order, their
@@ -239,7 +241,8 @@ class Rig:
         """One pod of a StatefulSet."""
         template, name = set_["spec"]["template"], f"{set_['metadata']['name']}-{index}"
         labels = {**template["metadata"]["labels"], "apps.kubernetes.io/pod-index": str(index)}
-        metadata = {**template["metadata"], "labels": labels}
+        owners = _made_by("StatefulSet", set_["metadata"]["name"])
+        metadata = {**template["metadata"], "labels": labels, "ownerReferences": owners}
         made = await self._pod(name, metadata, template["spec"], agent.node, agent.ip)
         owner = labels["flashboot.io/model-replica"]
         await agent.publish(made["metadata"]["uid"], self.namespace, name, owner)
@@ -271,6 +274,10 @@ class Rig:
     async def events(self, name: str) -> list[tuple[str, str]]:
         got = await self.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
         return [(e["reason"], e["note"]) for e in got["items"] if e["regarding"]["name"] == name]
+
+
+def _made_by(kind: str, name: str) -> list[Object]:
+    return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": str(uuid.uuid4()), "controller": True}]
 
 
 _NODE_INFO = {

@@ -61,7 +61,19 @@ def test_the_template_keeps_fields_that_the_schema_does_not_name(api: ApiServer,
     assert got["spec"]["template"] == body["spec"]["template"]
 
 
+def test_an_empty_field_of_the_template_is_none(api: ApiServer, namespace: str) -> None:
+    """As in a Deployment, where `env:` with nothing behind it is no mistake."""
+    body = model_replica()
+    body["spec"]["template"]["spec"] |= {"nodeSelector": None, "volumes": None}
+    body["spec"]["template"]["spec"]["containers"][0] |= {"env": None, "volumeMounts": None, "resources": None}
+    assert api.create(path(namespace), body)["spec"]["template"] == model_replica()["spec"]["template"]
+
+
 TEMPLATE: Object = {"spec": {"containers": [{"name": "engine"}]}}
+
+
+def engine(**fields: Any) -> Object:
+    return {"template": {"spec": {"containers": [{"name": "engine", "image": "x", **fields}]}}}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +92,14 @@ TEMPLATE: Object = {"spec": {"containers": [{"name": "engine"}]}}
         ({"template": {"spec": {}}}, "spec.template.spec.containers", "Required"),
         ({"template": {}}, "spec.template.spec", "Required"),
         ({"template": {"spec": {"containers": [{"image": "x"}]}}}, "spec.template.spec.containers[0].name", "Required"),
+        (engine(env={"A": "1"}), "spec.template.spec.containers[0].env", "must be of type array"),
+        (engine(env=[{"name": "A", "value": 1}]), "spec.template.spec.containers[0].env[0].value", "of type string"),
+        (
+            engine(volumeMounts=[{"name": "v"}]),
+            "spec.template.spec.containers[0].volumeMounts[0].mountPath",
+            "Required",
+        ),
+        (engine(resources={"limits": ["cpu"]}), "spec.template.spec.containers[0].resources.limits", "of type object"),
         ({"model": {"name": "org/model"}}, "spec.model.revision", "Required"),
         ({"model": {"name": "", "revision": "x"}}, "spec.model.name", "at least 1"),
         ({"model": {"name": "a b", "revision": "x"}}, "spec.model.name", "should match"),

@@ -131,3 +131,103 @@ async def test_a_node_that_is_down_an_agent_that_is_away_and_one_that_began_anew
     assert {agent.node: agent.only().created_at for agent in (a, b)} == made  # type: ignore[union-attr]
     reasons = [found for found, _ in await rig.events("m")]
     assert (reasons.count("SeedSealed"), reasons.count("CloneSealed")) == (1, 1), "nothing was made again"
+
+
+async def test_the_last_copy_moves_off_a_drained_node_before_its_pod_goes(rig: Rig) -> None:
+    a, b = [await rig.node(n) for n in (1, 2)]
+    await create(rig)
+    pod = await seeded(rig, a)
+    await cordon(rig, a)
+    await sealed(b)
+    assert b.pods == {}, "no pod asked for it"
+
+    async def moved() -> bool:
+        events = [reason for reason, _ in await rig.events("m")]
+        return await source(rig) == b.node and "CopyAhead" in events
+
+    await eventually("the copy is the source", moved)
+    await rig.delete_pod(pod)
+
+    async def dropped() -> bool:
+        return not a.arenas and a.wanted() is None and bool(b.arenas)
+
+    await eventually("the drained node holds nothing, the other one does", dropped)
+    again = await rig.pod("m", b)
+    await rig.set_ready(again)
+
+    async def attached() -> bool:
+        return [p.phase for p in b.pods.values()] == ["attached"]
+
+    await eventually("the next pod has it at once", attached)
+    assert [reason for reason, _ in await rig.events("m")].count("SeedSealed") == 1
+
+
+async def test_a_domain_that_nobody_may_feed_loads_for_itself(rig: Rig) -> None:
+    a, b = [await rig.node(n) for n in (1, 2)]
+    for number, agent in enumerate((a, b)):
+        await rig.merge(
+            f"/api/v1/nodes/{agent.node}", {"metadata": {"labels": {"nvidia.com/gpu.clique": f"rack.{number}"}}}
+        )
+    await create(rig, replicas=2, transfer={"domainPolicy": "RequireSame"})
+    await seeded(rig, a)
+    b.seed_seals = False
+    pod = await rig.pod("m", b)
+
+    async def explained() -> bool:
+        domain = {d["name"]: d for d in (await rig.status("m"))["domains"]}["rack.1"]
+        assert domain["sourceReason"] == "Seeding", domain
+        return "RequireSame" in domain["sourceMessage"] and pod["metadata"]["name"] in domain["sourceMessage"]
+
+    await eventually("the status says who loads there, and why", explained)
+    b.seed_seals = True
+    await b.publish("0" * 36, rig.namespace, "wakes-it-up", "m")
+    await sealed(b)
+    assert b.only().way == "seed"  # type: ignore[union-attr]
+    assert a.only().bytes_out == 0  # type: ignore[union-attr]
+
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/modelreplicas.flashboot.io"
+LONGEST = 604800
+"""Of spec.residency.hostTTLSeconds."""
+
+
+async def allow(rig: Rig, seconds: int) -> None:
+    """Let the API server take so long a time, as a newer CRD might."""
+    crd = await rig.call("GET", CRD)
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["residency"]["properties"]["hostTTLSeconds"]["maximum"] = seconds
+    await rig.merge(CRD, {"spec": crd["spec"]})
+
+
+async def test_an_operator_that_starts_with_a_spec_that_it_cannot_read_drops_no_copy(rig: Rig) -> None:
+    a, _ = [await rig.node(n) for n in (1, 2)]
+    await create(rig, residency={"hostCopies": 1, "hostTTLSeconds": 600})
+    pod = await seeded(rig, a)
+    await rig.merge(rig.path("m"), {"spec": {"replicas": 0}})
+    await rig.delete_pod(pod)
+
+    def later(seconds: int) -> Any:
+        return rig.merge(rig.path("m"), {"spec": {"residency": {"hostTTLSeconds": seconds}}})
+
+    async def refused() -> bool:
+        return (await rig.condition("m", "Stalled")).get("reason") == "SpecNotUnderstood" and len(a.puts) > before
+
+    async def well() -> bool:
+        return (await rig.condition("m", "Ready")).get("reason") == "ScaledToZero"
+
+    await eventually("a copy is kept", well)
+    rig.operator.kill()
+    before = len(a.puts)
+    await allow(rig, 2 * LONGEST)
+    try:
+        await eventually("the API server takes what the operator does not know", lambda: later(LONGEST + 1))
+        rig.operator.start()
+        await rig.operator.ready()
+        await eventually("it says so, and has told the node what it wants", refused)
+        assert [arena.state for arena in a.arenas.values()] == ["sealed"]
+        assert a.wanted().role == "hold"  # type: ignore[union-attr]
+        await later(600)
+    finally:
+        await allow(rig, LONGEST)
+    await eventually("it is put right", well)
+    assert [arena.state for arena in a.arenas.values()] == ["sealed"], "the copy is there still"

@@ -27,9 +27,91 @@ odd = st.text(st.sampled_from("aZ9./_@:+- \n#é"), max_size=6) | st.sampled_from
 good = st.sampled_from(["org/m", "/models/x", "a:b@c+d-e_f.g/H"])
 names = st.integers(0, 11).flatmap(lambda n: odd if n == 7 else good)
 revisions = st.integers(0, 11).flatmap(lambda n: odd if n == 7 else st.just("8f3c0e"))
-container = st.fixed_dictionaries({"name": st.just("engine")}, optional={"image": st.just("x")})
+GOOD: dict[str, list[Any]] = {
+    "image": ["x"],
+    "env": [
+        [],
+        [{"name": "A", "value": "1"}],
+        [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+    ],
+    "envFrom": [[{"secretRef": {"name": "s"}}]],
+    "ports": [[{"containerPort": 1}]],
+    "resources": [{}, {"limits": {"cpu": 0.5, "memory": "1Gi", "nvidia.com/gpu": 1}, "claims": [{"name": "c"}]}],
+    "volumeMounts": [[{"name": "v", "mountPath": "/v", "readOnly": True}]],
+    "lifecycle": [{"preStop": {"sleep": {"seconds": 5}}}, {"preStop": {"exec": {"command": ["x"]}}}],
+    "securityContext": [{"runAsUser": 1}],
+    "workingDir": ["/"],
+}
+BAD: dict[str, list[Any]] = {
+    "image": [1],
+    "command": ["x", [1]],
+    "env": [{"A": "1"}, [{"name": "A", "value": 1}], [{"name": "A", "value": True}], [{"value": "1"}], ["A=1"]],
+    "envFrom": [{"secretRef": {}}, ["s"]],
+    "ports": [[80], {"containerPort": 1}],
+    "resources": [{"limits": ["cpu"]}, {"requests": "1Gi"}, []],
+    "volumeMounts": [[{"name": "v"}], [{"mountPath": "/v"}], {"v": "/v"}],
+    "lifecycle": [{"preStop": {"sleep": {"seconds": "5"}}}, {"preStop": {"sleep": {"seconds": 0.5}}}, []],
+    "securityContext": [[]],
+}
+GOOD_POD: dict[str, list[Any]] = {
+    "initContainers": [[{"name": "i", "image": "x"}]],
+    "volumes": [[{"name": "v", "emptyDir": {}}]],
+    "nodeSelector": [{"a": "b"}],
+    "tolerations": [[{"operator": "Exists"}]],
+    "affinity": [{"nodeAffinity": {}}],
+    "topologySpreadConstraints": [[{"maxSkew": 1}]],
+    "imagePullSecrets": [[{"name": "s"}]],
+    "serviceAccountName": ["a"],
+    "terminationGracePeriodSeconds": [30],
+    "hostNetwork": [True],
+}
+BAD_POD: dict[str, list[Any]] = {
+    "initContainers": [[{"image": "x"}], {}],
+    "volumes": [[{"emptyDir": {}}], {"v": {}}],
+    "nodeSelector": [{"a": 1}, {"a": True}, ["a"]],
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": [[]],
+    "topologySpreadConstraints": [{}],
+    "imagePullSecrets": [["s"]],
+    "serviceAccountName": [1],
+    "terminationGracePeriodSeconds": ["30", 0.5],
+}
+
+
+def fields(good: dict[str, list[Any]], bad: dict[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
+    """Most of what they make is good, so that a whole template has a chance."""
+    return {
+        name: st.integers(0, 11).flatmap(lambda n, name=name: st.sampled_from((bad if n == 7 else good)[name]))  # type: ignore[misc]
+        for name in good
+    }
+
+
+def each(good: dict[str, list[Any]], *, taken: bool, engine: bool) -> list[tuple[dict[str, Any], bool]]:
+    """A pod for each of the values, and whether it is taken."""
+    parts = [{name: value} for name, values in good.items() for value in values]
+    return [({"containers": [{"name": "e"} | (x if engine else {})]} | ({} if engine else x), taken) for x in parts]
+
+
+@pytest.mark.parametrize(
+    ("pod", "taken"),
+    [
+        *each(GOOD, taken=True, engine=True),
+        *each(BAD, taken=False, engine=True),
+        *each(GOOD_POD, taken=True, engine=False),
+        *each(BAD_POD, taken=False, engine=False),
+    ],
+    ids=str,
+)
+def test_what_is_written_most_in_a_pod_is_typed_by_both(
+    api: ApiServer, somewhere: str, pod: dict[str, Any], taken: bool
+) -> None:
+    assert accepted(api, somewhere, {"model": {"name": "m", "revision": "r"}, "template": {"spec": pod}}) == taken
+
+
+container = st.fixed_dictionaries({"name": st.just("engine")}, optional=fields(GOOD, BAD))
 containers = st.integers(0, 7).flatmap(lambda n: st.just([]) if n == 5 else st.lists(container, min_size=1, max_size=1))
-template = st.fixed_dictionaries({"spec": st.fixed_dictionaries({"containers": containers})})
+pods = st.fixed_dictionaries({"containers": containers}, optional=fields(GOOD_POD, BAD_POD))
+template = st.fixed_dictionaries({"spec": pods})
 specs = st.fixed_dictionaries(
     {"model": st.fixed_dictionaries({"name": names, "revision": revisions})},
     optional={
@@ -67,6 +149,11 @@ def somewhere(api: ApiServer) -> Iterator[str]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spec=specs)
 def test_both_accept_the_same(api: ApiServer, somewhere: str, spec: dict[str, Any]) -> None:
+    accepted(api, somewhere, spec)
+
+
+def accepted(api: ApiServer, somewhere: str, spec: dict[str, Any]) -> bool:
+    """By both, or by none of them."""
     body = {
         "apiVersion": "flashboot.io/v1alpha1",
         "kind": "ModelReplica",
@@ -81,6 +168,7 @@ def test_both_accept_the_same(api: ApiServer, somewhere: str, spec: dict[str, An
         seen["refused"] += 1
         with pytest.raises(ValidationError):
             Spec.model_validate(spec)
-        return
+        return False
     seen["accepted"] += 1
     assert Spec.model_validate(spec) == Spec.model_validate(stored), "the defaults are the same too"
+    return True
