@@ -19,7 +19,7 @@ from flashboot_operator.agents.client import AgentClient
 from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.core.facts import Agent, Key, Node, Pod, World
-from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, wanted_of
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, memory_of, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.kube.queue import WorkQueue
 from flashboot_operator.reconcile.controller import REVISIT_S
@@ -125,9 +125,5 @@ class Operator:
         silent = self._fleet.silent({pod.node for pod in self._pods if pod.node is not None})
         world = World(**facts, now=datetime.now(UTC), missing_agents=silent)
         self._plans = plan_replica(self._owner, world, self._memory)
-        self._memory = Memory(
-            {p.arena: tuple(each.node for each in p.sources.values()) for p in self._plans if p.sources},
-            {p.arena: p.seed.uid for p in self._plans if p.seed},
-            {p.arena: p.slow for p in self._plans if p.slow},
-        )
+        self._memory = memory_of(self._plans)
         self._fleet.want(self._key, Wish(wanted_of(self._plans)), sequence)

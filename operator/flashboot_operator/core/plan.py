@@ -125,6 +125,17 @@ def seeds_of(plans: Iterable[ArenaPlan]) -> dict[str, frozenset[str]]:
     return found
 
 
+def memory_of(plans: Iterable[ArenaPlan], learned: Mapping[str, str] | None = None) -> Memory:
+    """What the next look has to know of this one."""
+    plans = tuple(plans)
+    return Memory(
+        {p.arena: tuple(each.node for each in p.sources.values()) for p in plans if p.sources},
+        seeds_of(plans),
+        {p.arena: p.slow for p in plans if p.slow},
+        learned or {},
+    )
+
+
 def wanted_of(plans: Iterable[ArenaPlan]) -> dict[str, list[WantedArena]]:
     """Node → all that it is told of these arenas."""
     found: dict[str, list[WantedArena]] = {}

@@ -27,7 +27,7 @@ from flashboot_operator.core.events import notes_of
 from flashboot_operator.core.facts import Key, World, believed
 from flashboot_operator.core.kept import as_it_is
 from flashboot_operator.core.learned import kinds_of
-from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, seeds_of, wanted_of
+from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, memory_of, wanted_of
 from flashboot_operator.core.quarantine import probes_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.replicas import with_leaders_hash
@@ -134,12 +134,7 @@ class Controller:
         memory = self._memory.get(key) or taken_over(owner, world, before)
         kinds = kinds_of(owner, world, memory.learned)
         plans = plan_replica(owner, world, memory, kinds)
-        self._memory[key] = Memory(
-            {p.arena: tuple(each.node for each in p.sources.values()) for p in plans if p.sources},
-            seeds_of(plans),
-            {p.arena: p.slow for p in plans if p.slow},
-            kinds.learned,
-        )
+        self._memory[key] = memory_of(plans, kinds.learned)
         self.fleet.want(key, Wish(wanted_of(plans), probes_of(world, plans), barred_of(world.strays)), sequence)
         self._metrics.planned(self.plans[key][2] if key in self.plans else (), plans)
         self.plans[key] = (owner, world, plans)
