@@ -70,6 +70,7 @@ def test_once_it_is_there_it_is_the_source_and_nothing_is_left_behind() -> None:
     assert plan.source is not None
     assert (plan.source.node, plan.copies) == ("n2", [])
     assert {node: wanted.role for node, wanted in plan.wanted.items()} == {"n1": "clone", "n2": "hold"}
+    assert plan.wanted["n2"].eviction == "never", "what is drained is no copy that one could rely on"
     gone = replace(there, pods=())
     assert list(plan_of(gone).wanted) == ["n2"], "with its pod the drained node drops it"
 

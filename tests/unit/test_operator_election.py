@@ -242,6 +242,8 @@ def test_a_node_that_went_with_its_kubelet_is_not_believed_and_one_that_only_its
     quiet = {name: Agent(name, idle(int(name[1])).observed, fresh=False, silent_s=20) for name in nodes}
     assert set(believed(quiet, nodes)) == {"n2"}
     assert set(believed({"n1": idle(1)}, nodes)) == {"n1"}, "its agent answers"
+    assert believed(quiet, {}) == {}, "the nodes were deleted"
+    assert set(believed({"n1": idle(1)}, {})) == {"n1"}
 
 
 def test_each_silence_has_its_reason() -> None:
@@ -285,16 +287,18 @@ def test_what_kubernetes_says_of_a_node() -> None:
         return node_of(
             {
                 "metadata": {"name": "n"},
-                "spec": {**spec, "taints": [{"key": f"node.kubernetes.io/{each}"} for each in taints]},
+                "spec": {**spec, "taints": [{"key": each} for each in taints]},
                 "status": {"conditions": [{"type": "Ready", "status": status}]},
             }
         )
 
     assert (node().cordoned, node().ready) == (False, True)
     assert node(unschedulable=True).cordoned
-    assert node("True", "out-of-service").cordoned
+    for taint in ("node.kubernetes.io/out-of-service", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"):
+        assert node("True", taint).cordoned, taint
     assert not node("Unknown").ready
-    assert not node("False", "not-ready").ready
+    unready = node("False", "node.kubernetes.io/not-ready")
+    assert (unready.cordoned, unready.ready) == (False, False)
     assert node_of({"metadata": {"name": "n"}, "spec": {}, "status": {}}).ready, "nobody has said anything yet"
 
 

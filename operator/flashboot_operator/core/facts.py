@@ -182,9 +182,10 @@ class World:
 
 
 def believed(agents: Mapping[str, Agent], nodes: Mapping[str, Node]) -> dict[str, Agent]:
-    """The agents whose last word counts. One that is silent on a node whose kubelet is silent too went with the node;
-    one that is silent on a node that is well is most likely just away, and what it held is there still."""
-    return {name: agent for name, agent in agents.items() if agent.fresh or name not in nodes or nodes[name].ready}
+    """The agents whose last word counts. One that is silent on a node that was deleted, or whose kubelet is silent too,
+    went with the node; one that is silent on a node that is well is most likely just away, and what it held is there
+    still."""
+    return {name: agent for name, agent in agents.items() if agent.fresh or (name in nodes and nodes[name].ready)}
 
 
 def domain_of(world: World, node: str) -> str:

@@ -22,7 +22,15 @@ from flashboot_operator.core.facts import (
 from flashboot_operator.core.membership import LWS_NAME, membership_of
 
 ENGINE_HASH = re.compile(r"[0-9a-f]{12}")
-LEAVING_TAINTS = frozenset({"node.kubernetes.io/unschedulable", "node.kubernetes.io/out-of-service"})
+LEAVING_TAINTS = frozenset(
+    {
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/out-of-service",
+        # Autoscalers of nodes take one away without a cordon.
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+    }
+)
 
 
 def node_of(raw: Raw) -> Node:

@@ -75,7 +75,7 @@ def _keep(owner: Owner, world: World, plan: ArenaPlan, *, copies: int, ranks: Ma
         homes = Counter(domain_of(world, node) for node in (*kept, *idle))
         grades = {node: (not _sound(world, node), -ranks[node], homes[domain_of(world, node)], node) for node in left}
         idle.append(min(left, key=grades.__getitem__))
-    elsewhere = any(world.agents[node].fresh for node in kept)
+    elsewhere = any(_sound(world, node) for node in kept)
     wanted = dict(plan.wanted)
     for number, node in enumerate(idle):
         may: Eviction = "spare" if elsewhere or number else "never" if owner.wants_replicas else "last"

@@ -105,10 +105,11 @@ class Mirror:
         return {node: ip for node, (_, ip) in found.items()}
 
     def _pod(self, key: Key, before: Object | None, after: Object | None) -> None:
-        if after is None and before is not None:
-            self._on_gone(before["metadata"]["uid"])
-        elif after is not None and self.pods.synced.is_set() and _bound(after) and not _bound(before):
-            self._on_bound(after["metadata"]["uid"])
+        replaced = before is not None and after is not None and _uid(before) != _uid(after)  # in a gap of the watch
+        if before is not None and (after is None or replaced):
+            self._on_gone(_uid(before))
+        if after is not None and self.pods.synced.is_set() and _bound(after) and (replaced or not _bound(before)):
+            self._on_bound(_uid(after))
         for raw, there in ((before, False), (after, True)):
             if raw is None:
                 continue
@@ -144,6 +145,10 @@ class Mirror:
 
     def _agent(self, key: Key, before: Object | None, after: Object | None) -> None:
         self._endpoints(self.addresses())
+
+
+def _uid(obj: Raw) -> str:
+    return str(obj["metadata"]["uid"])
 
 
 def _bound(pod: Object | None) -> bool:

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "component-test-admin"
@@ -124,11 +125,39 @@ class ApiServer:
         assert gone.get("deleted") == "1", f"{key} is not in etcd"
         self._etcd("compaction", {"revision": gone["header"]["revision"], "physical": True})
         self.processes = [etcd]
-        with (self.folder / "logs" / "kube-apiserver.log").open("ab") as out:
+        self._again(process)
+
+    def snapshot(self) -> Path:
+        """What etcd has, as it lies on the disk at one moment."""
+        etcd, copy = self.processes[0], self.folder / "snapshot"
+        shutil.rmtree(copy, ignore_errors=True)
+        etcd.send_signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self.folder / "etcd", copy)
+        finally:
+            etcd.send_signal(signal.SIGCONT)
+        return copy
+
+    def restore(self, snapshot: Path) -> None:
+        """Etcd with what it had then, and an API server that never knew anything else."""
+        before, self.processes = self.processes, []
+        for process in reversed(before):
+            process.kill()
+            process.wait(timeout=20)
+        shutil.rmtree(self.folder / "etcd")
+        shutil.copytree(snapshot, self.folder / "etcd")
+        for process in before:
+            self._again(process)
+
+    def _again(self, process: subprocess.Popen[bytes]) -> None:
+        """Start anew what has ended; the API server last, which is waited for."""
+        name = Path(cast(list[str], process.args)[0]).name
+        with (self.folder / "logs" / f"{name}.log").open("ab") as out:
             again = subprocess.Popen(process.args, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder)
         self.processes.append(again)
-        self._wait(60)
-        self.restarts.append(datetime.now(UTC))
+        if name == "kube-apiserver":
+            self._wait(60)
+            self.restarts.append(datetime.now(UTC))
 
     def _etcd(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(

@@ -355,3 +355,42 @@ async def test_a_termination_releases_the_lease(rig: Rig) -> None:
         "GET", f"/apis/coordination.k8s.io/v1/namespaces/{rig.operator.namespace}/leases/flashboot-operator"
     )
     assert lease["spec"].get("holderIdentity", "") == ""
+
+
+async def test_an_etcd_that_is_restored_from_a_backup_is_followed(rig: Rig) -> None:
+    """Versions go back: what came after the backup is gone, and what happens from then on is seen."""
+    a, b = [await rig.node(n) for n in (1, 2)]
+    await create(rig)
+    await seeded(rig, a)
+
+    async def counted(replicas: int) -> bool:
+        return bool((await rig.status("m"))["replicas"] == replicas)
+
+    await eventually("it serves", lambda: counted(1))
+    backup = await asyncio.to_thread(rig.api.snapshot)
+    await rig.merge(rig.path("m", "scale"), {"spec": {"replicas": 2}})
+    await rig.pod("m", b)
+    await sealed(b)
+    await rig.call("POST", rig.path(""), model_replica("after"))
+    await eventually("what comes after the backup is seen", lambda: rig.deployment("after"))
+    await eventually("and counted", lambda: counted(2))
+    await asyncio.to_thread(rig.api.restore, backup)
+
+    async def known() -> dict[str, Any]:
+        items = (await rig.operator.get(f"/v1/modelreplicas?namespace={rig.namespace}")).json()["items"]
+        return {item["name"]: item["desired"] for item in items}
+
+    async def gone() -> bool:
+        assert await known() == {"m": 1}, await known()
+        return await counted(1)
+
+    await eventually("the operator knows what is there, and no more", gone, 90)
+    await rig.merge(rig.path("m", "scale"), {"spec": {"replicas": 3}})
+
+    async def scaled() -> bool:
+        return bool((await rig.deployment("m"))["spec"]["replicas"] == 3)
+
+    await eventually("a change is seen at once", scaled)
+    await rig.pod("m", b)
+    await eventually("a pod, too", lambda: counted(2))
+    assert [reason for reason, _ in await rig.events("m")].count("SeedElected") == 1
