@@ -70,7 +70,7 @@ async def test_a_server_that_ends_each_watch_at_once_is_asked_less_and_less(
 
 
 class Restored:
-    """Lists at one version, then, after the first watch ended, at an earlier one, with other objects. As Kubernetes
+    """Lists at one version, then, after the first watch broke, at an earlier one, with other objects. As Kubernetes
     does, it says nothing in a watch from a version that is still to come."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Restored:
         self.watched.append(query["resourceVersion"])
         if len(self.watched) == 1:
             del self.states[0]
-            return
+            raise Unavailable(0, "Broken", "the server is gone")
         yield {"type": "MODIFIED", "object": {"metadata": {"name": "kept", "resourceVersion": "56"}}}
         self.again.set()
         await asyncio.Event().wait()

@@ -3,8 +3,8 @@
 The diff is why it exists: what was deleted while the watch was broken is reported as deleted, which kopf's own indexes
 never do. A watch that says nothing for `idle_s` counts as dead; the server sends a bookmark every minute.
 
-A watch is taken up again where it ended, unless the server has gone back to before that: etcd was restored. It would
-say nothing of what happens until it has come to that version again.
+A watch that broke is taken up again where it ended, unless the server has gone back to before that: etcd was restored.
+It would say nothing of what happens until it has come to that version again.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class Reflector:
         manner, since that would be a hot loop too."""
         version: str | None = None
         failures = 0
+        broke: KubeError | None = None
         while True:
             began = time.monotonic()
-            broke: KubeError | None = None
             try:
-                if version is not None and await self._went_back(version):
+                if version is not None and broke is not None and await self._went_back(version):
                     log.warning("the API server is at an earlier state than before, listing anew: was etcd restored?")
                     version = None
+                broke = None
                 if version is None:
                     version = await self._list()
                 async for seen in self._watch(version):

@@ -227,7 +227,7 @@ class Rig:
 
     async def pod_on(self, model_replica: str, template: Object, node: str, ip: str) -> Object:
         self._pods += 1
-        metadata = {**template["metadata"], "ownerReferences": _made_by("ReplicaSet", f"{model_replica}-0")}
+        metadata = {**template["metadata"], "ownerReferences": made_by("ReplicaSet", f"{model_replica}-0")}
         return await self._pod(f"{model_replica}-{self._pods}", metadata, template["spec"], node, ip)
 
     async def group(self, name: str, *agents: FakeAgent) -> list[Object]:
@@ -241,7 +241,7 @@ class Rig:
         """One pod of a StatefulSet."""
         template, name = set_["spec"]["template"], f"{set_['metadata']['name']}-{index}"
         labels = {**template["metadata"]["labels"], "apps.kubernetes.io/pod-index": str(index)}
-        owners = _made_by("StatefulSet", set_["metadata"]["name"])
+        owners = made_by("StatefulSet", set_["metadata"]["name"])
         metadata = {**template["metadata"], "labels": labels, "ownerReferences": owners}
         made = await self._pod(name, metadata, template["spec"], agent.node, agent.ip)
         owner = labels["flashboot.io/model-replica"]
@@ -276,7 +276,8 @@ class Rig:
         return [(e["reason"], e["note"]) for e in got["items"] if e["regarding"]["name"] == name]
 
 
-def _made_by(kind: str, name: str) -> list[Object]:
+def made_by(kind: str, name: str) -> list[Object]:
+    """The owner that a pod's controller names in it."""
     return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": str(uuid.uuid4()), "controller": True}]
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.component.controlplane.apiserver import TOKEN, ApiServer
 from tests.component.controlplane.fakeagents import FakeAgent
 from tests.component.controlplane.proxy import Fault, Proxy, Seen
-from tests.component.controlplane.rig import OperatorProcess, Rig, eventually
+from tests.component.controlplane.rig import OperatorProcess, Rig, eventually, made_by
 from tests.component.controlplane.test_crd import model_replica
 
 pytestmark = pytest.mark.apiserver
@@ -138,7 +138,8 @@ class Bulk:
         folder = f"/api/v1/namespaces/{self.rig.namespace}/pods"
         template = await eventually(f"the Deployment of {name}", lambda: self._template(name), 60)
         for number, agent in enumerate(agents):
-            meta = {**template["metadata"], "name": f"{name}-{number}"}
+            owners = made_by("ReplicaSet", f"{name}-0")
+            meta = {**template["metadata"], "name": f"{name}-{number}", "ownerReferences": owners}
             spec = {**template["spec"], "nodeName": agent.node, "tolerations": [{"operator": "Exists"}]}
             pod = await self.call("POST", folder, {"metadata": meta, "spec": spec})
             at = pod["metadata"]["creationTimestamp"]
