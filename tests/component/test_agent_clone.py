@@ -75,6 +75,21 @@ def test_a_clone_is_complete_before_its_engine_asks(nodes: Nodes) -> None:
     assert "flashboot_clone_seconds_count " in metrics
 
 
+def test_a_copy_ahead_of_a_drain_is_made_without_a_pod_and_stays_as_long_as_it_is_wanted(nodes: Nodes) -> None:
+    a, b, _ = nodes
+    seed(a)
+    b.want(wanted("copy", lanes=[Lane(parents=[a.peer])]))
+    arena = b.until_sealed()
+    assert (arena.way, arena.parent, arena.digest, arena.pods) == ("clone", "a", DIGEST, [])
+    b.want(wanted("hold"))
+    uid = b.publish()
+    b.want(wanted("hold", pods=[uid]))
+    assert attached_bytes(b, uid) == DATA
+    b.unpublish(uid)
+    b.want()
+    until_empty(b)
+
+
 def test_a_middle_of_a_chain_that_is_killed_goes_on_and_nothing_is_received_twice(nodes: Nodes) -> None:
     a, b, c = nodes
     seed(a)
