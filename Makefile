@@ -98,7 +98,7 @@ native-checks: ## the C++ tests under sanitizers and for arm64, and the fuzz tar
 
 BENCH ?= all
 .PHONY: bench
-bench: native ## measure against limits and peers: BENCH=load|attach|clone|fanout|repair|isolation|plan|control|all, QUICK=1, DOCS=1
+bench: native ## measure against limits and peers: BENCH=load|attach|clone|fanout|repair|isolation|plan|control|delta|all, QUICK=1, DOCS=1
 	python=$(DEV)
 	PYTHONPATH=.:agent:operator:e2e exec $$python -m bench $(BENCH) $(if $(QUICK),--quick) $(if $(DOCS),--docs)
 

@@ -1,4 +1,4 @@
-"""`python -m bench load|attach|clone|fanout|repair|isolation|plan|control|all [--quick] [--docs]`.
+"""`python -m bench load|attach|clone|fanout|repair|isolation|plan|control|delta|all [--quick] [--docs]`.
 
 Each benchmark runs alone; one that fails is told, and with `all` the next one runs. Exit code 1: something could not be
 measured at all (a goal that was missed is a result, not a failure).
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "isolation": "bench.isolation.bench:isolation",
     "plan": "bench.plan:bench",
     "control": "bench.control.bench:control",
+    "delta": "bench.delta.bench:delta",
 }
 BUILD = machine.REPO / "build" / "bench"
 DOCS = machine.REPO / "docs" / "benchmarks"

@@ -11,6 +11,7 @@ void bind_marks(nanobind::module_& module);
 void bind_clone(nanobind::module_& module);
 void bind_load(nanobind::module_& module);
 void bind_checkpoint(nanobind::module_& module);
+void bind_delta(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 
 }  // namespace flashboot

@@ -12,5 +12,6 @@ NB_MODULE(_native, module) {
   flashboot::bind_clone(module);
   flashboot::bind_load(module);
   flashboot::bind_checkpoint(module);
+  flashboot::bind_delta(module);
   flashboot::bind_layout(module);
 }

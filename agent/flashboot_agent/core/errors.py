@@ -9,7 +9,9 @@ FlashBootError                      reason, message; becomes a Problem on every 
 │   ├── IdentityMismatch            names the field and both values
 │   ├── UnsupportedModel            nothing that FlashBoot may carry; before a byte moves
 │   ├── UnsupportedEngine           another SGLang version, or the hook is not in
-│   └── CommitRefused               the seed's arena can't be sealed
+│   ├── CommitRefused               the seed's arena can't be sealed
+│   ├── DeltaUntrusted              a delta that is not signed by whom it must be
+│   └── DeltaBaseMismatch           a delta between other versions than what is here
 └── Retryable                       the same may work later, or from another parent
     ├── NotReady                    the arena is not there yet
     ├── InsufficientMemory          the node's budget is used up
@@ -17,6 +19,7 @@ FlashBootError                      reason, message; becomes a Problem on every 
     ├── PeerRefused                 its certificate is not what it must be
     ├── TornFrame                   the peer's bytes make no frame
     ├── ImageDamaged                an arena image on disk can't be believed
+    ├── DeltaDamaged                a delta file can't be believed
     ├── DigestMismatch              a chunk differs from its digest
     ├── DeadlineExceeded            a wait ran out; says on whom
     ├── CloneFailed                 every parent failed; says why each
@@ -97,6 +100,14 @@ class CommitRefused(Refused):
     reason = "CommitRefused"
 
 
+class DeltaUntrusted(Refused):
+    reason = "DeltaUntrusted"
+
+
+class DeltaBaseMismatch(Refused):
+    reason = "DeltaBaseMismatch"
+
+
 class NotReady(Retryable):
     reason = "NotReady"
 
@@ -119,6 +130,10 @@ class TornFrame(Retryable):
 
 class ImageDamaged(Retryable):
     reason = "ImageDamaged"
+
+
+class DeltaDamaged(Retryable):
+    reason = "DeltaDamaged"
 
 
 class DigestMismatch(Retryable):

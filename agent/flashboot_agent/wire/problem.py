@@ -28,6 +28,9 @@ ProblemReason = Literal[
     "PeerRefused",
     "TornFrame",
     "ImageDamaged",
+    "DeltaDamaged",
+    "DeltaUntrusted",
+    "DeltaBaseMismatch",
     "Timeout",
     "Internal",
 ]

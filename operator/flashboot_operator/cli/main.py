@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from flashboot_operator.cli import doctor, plan, status, tree
+from flashboot_operator.cli import delta, doctor, plan, status, tree
 from flashboot_operator.cli.errors import CannotDo
 from flashboot_operator.core.fanout.scenario import Unfinished
 
@@ -22,6 +22,7 @@ app.command("status")(status.command)
 app.command("tree")(tree.command)
 app.command("plan")(plan.command)
 app.command("doctor")(doctor.command)
+app.add_typer(delta.app, name="delta")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

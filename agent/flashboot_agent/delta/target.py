@@ -1,0 +1,101 @@
+"""The next version as a file: an arena image, or a checkpoint with the base's files; whole, or nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from flashboot_agent.core.checkpoint import INDEX
+from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.delta.apply import apply_to
+from flashboot_agent.delta.file import TEMPORARY, Delta
+from flashboot_agent.delta.source import CheckpointSource, ImageSource
+from flashboot_agent.files import sync_folder
+from flashboot_agent.load.image import DOCUMENTS, head
+from flashboot_agent.memory.memfd import write_all
+from flashboot_agent.wire.base import now
+
+
+def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1) -> None:
+    """Write the result as an image: the base's manifest and layout, new digests.
+
+    Raises what apply_to raises, OSError."""
+    manifest = base.image.manifest.model_copy(
+        update={"digest": delta.contents.metadata.result_digest, "written_at": now()}
+    )
+    header, documents = head(manifest, base.image.layout, delta.contents.table.result)
+    temporary = path.with_name(path.name + TEMPORARY)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        start = int.from_bytes(header[32:40], "little")
+        os.posix_fallocate(fd, 0, start + base.nbytes)
+        write_all(fd, documents, DOCUMENTS)
+        apply_to(delta, base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
+        os.fsync(fd)
+        write_all(fd, header, 0)
+        os.fsync(fd)
+        temporary.rename(path)
+    except BaseException:  # whatever it was: half an image is of no use
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    finally:
+        os.close(fd)
+    sync_folder(path.parent)
+
+
+def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, threads: int = 1) -> None:
+    """Write the result as a folder (or a file, as the base is): the base's files, headers and index, new tensors.
+
+    Raises what apply_to raises, OSError, BadRequest when the path is taken."""
+    if path.exists():
+        raise BadRequest(f"{path} is there already; name a new one")
+    temporary = path.with_name(path.name + TEMPORARY)
+    folder = base.path if base.path.is_dir() else None
+    try:
+        if folder is None:
+            _fill(delta, base, lambda name: temporary, threads)
+        else:
+            temporary.mkdir()
+            _fill(delta, base, lambda name: temporary / name.relative_to(folder), threads)
+            if (folder / INDEX).exists():
+                shutil.copyfile(folder / INDEX, temporary / INDEX)
+            sync_folder(temporary)
+        temporary.rename(path)
+    except BaseException:  # whatever it was: half a checkpoint is of no use
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], threads: int) -> None:
+    with ExitStack() as stack:
+        targets: list[int] = []
+        for name, fd in zip(base.plan.files, base.files, strict=True):
+            path = place(Path(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "xb"))
+            _copy_header(fd, file.fileno(), base, len(targets))
+            targets.append(file.fileno())
+
+        def write(offset: int, view: memoryview) -> None:
+            for file, at, begin, end in base.pieces(offset, view.nbytes):
+                write_all(targets[file], view[begin:end], at)
+
+        apply_to(delta, base, write, threads=threads)
+        for target in targets:
+            os.fsync(target)
+
+
+def _copy_header(source: int, target: int, base: CheckpointSource, number: int) -> None:
+    """Everything before the first tensor; the rest of the file is tensors, one behind the other."""
+    size = os.fstat(source).st_size
+    begin = min((t.file_offset for t in base.placed if t.file == number), default=size)
+    os.posix_fallocate(target, 0, max(size, 1))
+    write_all(target, os.pread(source, begin, 0), 0)

@@ -1,0 +1,159 @@
+"""`flashboot delta make|apply|inspect|verify`: deltas between arena images, or between safetensors checkpoints.
+
+The work is flashboot_agent.delta's, on files alone: no cluster, no engine, no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashboot_agent.core.errors import FlashBootError
+from flashboot_operator.cli.errors import CannotDo
+from flashboot_operator.cli.output import Output, OutputOption, emit, table
+from flashboot_operator.cli.units import show_size
+
+if TYPE_CHECKING:
+    from flashboot_agent.delta.file import Delta
+
+app = typer.Typer(help="Lossless sparse deltas between two versions of a model's weights.", no_args_is_help=True)
+
+Base = Annotated[Path, typer.Argument(metavar="BASE", help="arena image, checkpoint folder or .safetensors file")]
+DeltaFile = Annotated[Path, typer.Argument(metavar="DELTA", help="the file that `make` wrote")]
+Trust = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust", metavar="PEM", help="public key of a signer (repeat for more); without: only unsigned ones"
+    ),
+]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, max=256, help="default: one per core")]
+_CORES = len(os.sched_getaffinity(0))
+
+
+@app.command("make")
+def make(
+    base: Base,
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="the next version of the same")],
+    delta: Annotated[Path, typer.Argument(metavar="DELTA", help="the file to write")],
+    *,
+    base_version: Annotated[int, typer.Option("--base-version", metavar="N", min=0)] = 0,
+    new_version: Annotated[
+        int | None, typer.Option("--new-version", metavar="N", help="default: the one after")
+    ] = None,
+    classes: Annotated[
+        int, typer.Option("--classes", min=1, max=16, help="of exponents: 16 is smallest, 1 quickest to apply")
+    ] = 16,
+    sign: Annotated[Path | None, typer.Option("--sign", metavar="PEM", help="Ed25519 private key")] = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="carried along")] = "",
+    threads: Threads = _CORES,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Write what makes NEW of BASE."""
+    from flashboot_agent.delta import trailer
+    from flashboot_agent.delta.file import open_delta
+    from flashboot_agent.delta.make import Versions, make
+    from flashboot_agent.delta.source import open_source
+
+    versions = Versions(base_version, base_version + 1 if new_version is None else new_version)
+    with _told():
+        key = trailer.read_private(sign) if sign else None
+        with open_source(base) as before, open_source(new) as after:
+            make(before, after, delta, versions, classes=classes, threads=threads, key=key, note=note)
+        with open_delta(delta, [key.public_key()] if key else None) as made:
+            _show(made, output)
+    return 0
+
+
+@app.command("apply")
+def apply(
+    delta: DeltaFile,
+    base: Base,
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="what to write; must not be there for a checkpoint")],
+    *,
+    trust: Trust = None,
+    threads: Threads = _CORES,
+) -> int:
+    """Write the next version of BASE to NEW. On any error nothing is left there, and BASE is never written to."""
+    from flashboot_agent.delta.source import ImageSource, open_source
+    from flashboot_agent.delta.target import apply_checkpoint, apply_image
+
+    with _told(), _opened(delta, trust) as opened, open_source(base) as before:
+        if isinstance(before, ImageSource):
+            apply_image(opened, before, new, threads=threads)
+        else:
+            apply_checkpoint(opened, before, new, threads=threads)
+    return 0
+
+
+@app.command("inspect")
+def inspect(delta: DeltaFile, *, trust: Trust = None, output: OutputOption = Output.TABLE) -> int:
+    """Say what a delta is between and how large its parts are. Compares it with its trailer."""
+    with _told(), _opened(delta, trust) as opened:
+        _show(opened, output)
+    return 0
+
+
+@app.command("verify")
+def verify(delta: DeltaFile, base: Base, *, trust: Trust = None, threads: Threads = _CORES) -> int:
+    """Say whether DELTA applies to BASE: trailer, digests of base and result. Nothing is written."""
+    from flashboot_agent.delta.apply import verify
+    from flashboot_agent.delta.source import open_source
+
+    with _told(), _opened(delta, trust) as opened, open_source(base) as before:
+        verify(opened, before, threads=threads)
+        metadata = opened.contents.metadata
+        typer.echo(f"{delta} makes version {metadata.new_version} of {base}: {metadata.result_digest}, {opened.signer}")
+    return 0
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of the work as what the command line tells. Raises CannotDo."""
+    try:
+        yield
+    except FlashBootError as error:
+        raise CannotDo(str(error)) from error
+    except OSError as error:
+        raise CannotDo(f"{error.filename or 'a file'}: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: Path, trust: Sequence[Path] | None) -> Iterator[Delta]:
+    from flashboot_agent.delta import trailer
+    from flashboot_agent.delta.file import open_delta
+
+    keys = [trailer.read_public(each) for each in trust] if trust else None
+    with open_delta(path, keys) as opened:
+        yield opened
+
+
+def _show(delta: Delta, output: Output) -> None:
+    metadata, header, modes = delta.contents.metadata, delta.header, delta.contents.table.modes
+    size = delta.path.stat().st_size
+    document: dict[str, Any] = {
+        **metadata.model_dump(mode="json", by_alias=True),
+        "signer": delta.signer,
+        "imageBytes": header.nbytes,
+        "fileBytes": size,
+        "bodyBytes": header.body_bytes,
+        "timesSmaller": round(header.nbytes / size, 1),
+        "chunks": {name: modes.count(mode) for mode, name in enumerate(("same", "sparse", "raw"))},
+    }
+    chunks = ", ".join(f"{count} {name}" for name, count in document["chunks"].items() if count)
+    rows = [
+        ("versions", metadata.versions()),
+        ("of", f"{metadata.subject} {metadata.content}, {show_size(header.nbytes)}"),
+        ("base", metadata.base_digest),
+        ("result", metadata.result_digest),
+        ("changed", f"{metadata.changed} elements"),
+        ("file", f"{show_size(size)}, {document['timesSmaller']} times smaller"),
+        ("chunks", chunks),
+        ("signer", delta.signer),
+        ("note", metadata.note),
+    ]
+    emit(output, document, table(("WHAT", "VALUE"), [row for row in rows if row[1]]))

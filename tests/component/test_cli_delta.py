@@ -1,0 +1,116 @@
+"""`flashboot delta` on arena images and on safetensors checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.load.image import open_image
+from flashboot_operator.cli.main import main
+from tests.checkpoints import entry, tensor_file
+from tests.deltas import stepped_version, weights
+from tests.images import image_bytes
+from tests.layouts import small
+
+ELEMENTS = 300_000
+
+
+def checkpoint(folder: Path, tensors: dict[str, bytes], files: int) -> Path:
+    """bfloat16 tensors, dealt out to so many files, without an index."""
+    folder.mkdir()
+    names = list(tensors)
+    for number in range(files):
+        entries, data = {}, b""
+        for name in names[number::files]:
+            entries[name] = entry("BF16", [len(tensors[name]) // 2], len(data))
+            data += tensors[name]
+        (folder / f"part{number}.safetensors").write_bytes(tensor_file(entries, data))
+    return folder
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        for name, each in json.loads(data[8 : 8 + size]).items():
+            begin, end = each["data_offsets"]
+            found[name] = data[8 + size + begin : 8 + size + end]
+    return found
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> tuple[Path, Path, dict[str, bytes]]:
+    base = {f"layers.{i}.weight": weights(ELEMENTS + i, 3, seed=i) for i in range(5)}
+    new = {name: stepped_version(data, 3, 0.01) for name, data in base.items()}
+    return checkpoint(tmp_path / "base", base, 2), checkpoint(tmp_path / "new", new, 3), new
+
+
+def test_a_checkpoint_however_it_is_cut_into_files(
+    tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new, tensors = versions
+    delta, result = tmp_path / "d.delta", tmp_path / "result"
+    assert main(["delta", "make", str(base), str(new), str(delta), "--base-version", "3", "-o", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["baseVersion"], said["newVersion"], said["subject"]) == (3, 4, "checkpoint")
+    assert said["timesSmaller"] > 100
+    assert main(["delta", "inspect", str(delta)]) == 0
+    assert "3 → 4" in capsys.readouterr().out
+    assert main(["delta", "verify", str(delta), str(base)]) == 0
+    assert main(["delta", "apply", str(delta), str(base), str(result)]) == 0
+    assert read(result) == tensors
+    assert sorted(path.name for path in result.iterdir()) == sorted(path.name for path in base.iterdir())
+
+
+def test_an_image_and_its_new_digests(tmp_path: Path) -> None:
+    layout = small(arena_bytes=12288).to_bytes()
+    data = weights(6144, 3)
+    new = stepped_version(data, 3, 0.02)
+    paths = [tmp_path / name for name in ("base", "new", "d.delta", "result")]
+    paths[0].write_bytes(image_bytes(data, layout))
+    paths[1].write_bytes(image_bytes(new, layout))
+    base, other, delta, result = map(str, paths)
+    assert main(["delta", "make", base, other, delta]) == 0
+    assert main(["delta", "apply", delta, base, result]) == 0
+    with open_image(paths[3]) as image:
+        assert image.digests == chunk_digests(new)
+        assert paths[3].read_bytes()[image.data_offset :] == new
+
+
+def test_signed_deltas_need_the_key(tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]]) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    base, new, _ = versions
+    key, private, public, delta = Ed25519PrivateKey.generate(), tmp_path / "k", tmp_path / "p", tmp_path / "d.delta"
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    assert main(["delta", "make", str(base), str(new), str(delta), "--sign", str(private)]) == 0
+    assert main(["delta", "verify", str(delta), str(base)]) == 1
+    assert main(["delta", "verify", str(delta), str(base), "--trust", str(public)]) == 0
+
+
+def test_what_does_not_fit_is_told_and_leaves_nothing(
+    tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new, tensors = versions
+    delta, result = tmp_path / "d.delta", tmp_path / "result"
+    less = checkpoint(tmp_path / "less", dict(list(tensors.items())[:3]), 1)
+    assert main(["delta", "make", str(base), str(less), str(delta)]) == 1
+    assert "not two versions of the same" in capsys.readouterr().err
+    assert not delta.exists()
+    assert main(["delta", "make", str(base), str(new), str(delta)]) == 0
+    before = {path.name for path in tmp_path.iterdir()}
+    assert main(["delta", "apply", str(delta), str(new), str(result)]) == 1
+    assert "a delta for the version that is there is needed" in capsys.readouterr().err
+    assert main(["delta", "apply", str(tmp_path / "none"), str(base), str(result)]) == 1
+    assert "is not there" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == before

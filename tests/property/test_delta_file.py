@@ -1,0 +1,140 @@
+"""Delta files that were changed, cut or forged: refused with their name, and nothing else happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from flashboot_agent.core.errors import DeltaBaseMismatch, DeltaDamaged, DeltaUntrusted, FlashBootError
+from flashboot_agent.delta.apply import apply_to, verify
+from flashboot_agent.delta.document import HEADER, read_header
+from flashboot_agent.delta.file import open_delta
+from flashboot_agent.delta.make import Versions, make
+from flashboot_agent.delta.trailer import TRAILER
+from tests.deltas import small_delta, source
+
+KEY = Ed25519PrivateKey.generate()
+OTHER = Ed25519PrivateKey.generate()
+
+
+def test_what_was_made_applies_and_says_between_what(tmp_path: Path) -> None:
+    path, base, new = small_delta(tmp_path)
+    result = bytearray(len(base))
+
+    def write(offset: int, view: memoryview) -> None:
+        result[offset : offset + view.nbytes] = view
+
+    with open_delta(path, None) as delta:
+        apply_to(delta, source(base), write, threads=2)
+        metadata = delta.contents.metadata
+    assert result == new
+    assert (metadata.base_version, metadata.new_version) == (7, 8)
+    assert path.stat().st_size * 100 < len(base)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_each_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """A bit of each byte of header, metadata, runs, table and trailer, and of some of the bodies, in turn."""
+    path, base, _ = small_delta(tmp_path, 40_000)
+    data = path.read_bytes()
+    header = read_header(data, path)
+    flips = 0
+    for at in [
+        *range(header.bodies_at),
+        *range(header.bodies_at, header.trailer_at, 7),
+        *range(header.trailer_at, len(data)),
+    ]:
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        with pytest.raises((DeltaDamaged, DeltaUntrusted), match=path.name), open_delta(path, None) as delta:
+            verify(delta, source(base))
+        flips += 1
+    print(f"{flips} flipped bits of {len(data)} bytes, each refused")
+    assert flips > HEADER.size + TRAILER.size
+
+
+def test_each_flipped_bit_of_a_forged_file_is_refused_by_what_is_inside(tmp_path: Path) -> None:
+    """The same with a right trailer put behind: sizes, digests and codes must find it, or the result is the same."""
+    import hashlib
+
+    from flashboot_agent.delta import trailer
+
+    path, base, new = small_delta(tmp_path, 40_000)
+    data = path.read_bytes()
+    header = read_header(data, path)
+    refused = harmless = 0
+    for at in range(header.trailer_at):
+        forged = bytearray(data[: header.trailer_at])
+        forged[at] ^= 1 << at % 8
+        path.write_bytes(bytes(forged) + trailer.make(hashlib.sha256(forged), None))
+        memory, result = source(base), bytearray(len(base))
+
+        def write(offset: int, view: memoryview, result: bytearray = result) -> None:
+            result[offset : offset + view.nbytes] = view
+
+        try:
+            with open_delta(path, None) as delta:
+                apply_to(delta, source(bytes(memory.memory)), write)
+        except FlashBootError as error:
+            refused += path.name in str(error)
+        else:
+            assert result == new
+            harmless += 1
+    print(f"{refused} forged bytes refused, {harmless} that say the same (version, note, count of changes)")
+    assert refused + harmless == header.trailer_at
+    assert refused > 20 * harmless
+
+
+@pytest.mark.parametrize("left", [0, 1, 63, 64, 300, -1, -64, -128, -129])
+def test_a_file_that_was_cut_or_goes_on_is_refused(tmp_path: Path, left: int) -> None:
+    path, _, _ = small_delta(tmp_path, 40_000)
+    data = path.read_bytes()
+    path.write_bytes(data[:left])
+    with pytest.raises(DeltaDamaged, match=path.name), open_delta(path, None):
+        pass
+    path.write_bytes(data + b"\0")
+    with pytest.raises(DeltaDamaged, match="goes on"), open_delta(path, None):
+        pass
+
+
+def test_only_trusted_signatures_are_taken(tmp_path: Path) -> None:
+    path, base, new = small_delta(tmp_path, 40_000)
+    with pytest.raises(DeltaUntrusted, match="not signed"), open_delta(path, [KEY.public_key()]):
+        pass
+    make(source(base), source(new), path, Versions(1, 2), key=KEY)
+    with open_delta(path, [OTHER.public_key(), KEY.public_key()]) as delta:
+        assert delta.signer.startswith("signed by key")
+    with pytest.raises(DeltaUntrusted, match="not trusted"), open_delta(path, [OTHER.public_key()]):
+        pass
+    with pytest.raises(DeltaUntrusted, match="public key"), open_delta(path, None):
+        pass
+    forged = bytearray(path.read_bytes())
+    forged[-20] ^= 1  # the signature
+    path.write_bytes(forged)
+    with pytest.raises(DeltaUntrusted, match="not one of key"), open_delta(path, [KEY.public_key()]):
+        pass
+
+
+def test_another_base_is_refused_with_chunk_and_versions(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path)
+    other = bytearray(base)
+    other[1_100_000] ^= 1
+    with open_delta(path, None) as delta, pytest.raises(DeltaBaseMismatch, match=r"7 → 8\), chunk 1"):
+        verify(delta, source(bytes(other)))
+    with open_delta(path, None) as delta, pytest.raises(DeltaBaseMismatch, match="bytes"):
+        verify(delta, source(base[:-2]))
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    class Failing(type(source(b"ab"))):  # type: ignore[misc]
+        def view(self, offset: int, nbytes: int) -> memoryview:
+            raise OSError(28, "No space left on device")
+
+    base = bytes(4096)
+    broken = Failing(memoryview(base), source(base).runs, source(base).content)
+    with pytest.raises(OSError, match="space"):
+        make(source(base), broken, tmp_path / "never", Versions(0, 1))
+    assert not list(tmp_path.iterdir())

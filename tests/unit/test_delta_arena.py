@@ -1,0 +1,156 @@
+"""A delta applied to an arena in place: all or nothing, and a process that dies at any step is put right."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, DeltaDamaged
+from flashboot_agent.delta import arena as arena_module
+from flashboot_agent.delta.arena import Update
+from flashboot_agent.delta.file import open_delta
+from flashboot_agent.delta.source import MemorySource
+from flashboot_agent.delta.window import windows
+from tests.deltas import CONTENT, small_delta, source
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_module, "windows", lambda nbytes: windows(nbytes, 1))
+
+
+def shared(data: bytes) -> mmap.mmap:
+    """Memory that outlives a child process, as an arena's does."""
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = data
+    return memory
+
+
+def apply(memory: memoryview, path: Path, folder: Path, step: int | None = None, version: int = 7) -> list[str]:
+    """The steps that it went through. `step`: the process ends there."""
+    steps: list[str] = []
+
+    def point(name: str) -> None:
+        steps.append(name)
+        if len(steps) - 1 == step:
+            os._exit(9)
+
+    with open_delta(path, None) as delta:
+        of = MemorySource(memory, delta.contents.runs, CONTENT)
+        update = Update(delta, of, folder / "journal", threads=2, point=point)
+        update.apply(version, chunk_digests(memory), folder / "reverse.delta")
+    return steps
+
+
+def recover(memory: memoryview, path: Path, folder: Path, to: str, step: int | None = None) -> None:
+    count = 0
+
+    def point(name: str) -> None:
+        nonlocal count
+        if count == step:
+            os._exit(9)
+        count += 1
+
+    if not (folder / "journal" / "going.json").exists():
+        return  # it died behind the end of its work
+    with open_delta(path, None) as delta:
+        of = MemorySource(memory, delta.contents.runs, CONTENT)
+        update = Update(delta, of, folder / "journal", point=point)
+        update.recover("base" if to == "base" else "result", folder / "reverse.delta")
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Exit status of a forked process: 9 where it ended itself at a step, 0 where it came to the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:  # reached by an exception alone
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_there_and_back_by_the_reverse_delta(tmp_path: Path) -> None:
+    path, base, new = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        apply(view, path, tmp_path)
+        assert memory[:] == new
+        apply(view, tmp_path / "reverse.delta", tmp_path / "again", version=8)
+        assert memory[:] == base
+    assert not list((tmp_path / "journal").iterdir())
+    memory.close()
+
+
+def test_a_process_that_dies_at_any_step_leaves_what_can_be_put_right_both_ways(tmp_path: Path) -> None:
+    path, base, new = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        steps = apply(view, path, tmp_path / "steps")
+        for step in range(len(steps) - 1):  # the last one is behind the commit
+            for to, expected in (("base", base), ("result", new)):
+                memory[:] = base
+                folder = tmp_path / f"{step}-{to}"
+                assert in_child(partial(apply, view, path, folder, step)) == 9
+                again = 0  # the recovery dies, too, at each of its steps in turn
+                while (status := in_child(partial(recover, view, path, folder, to, again))) == 9:
+                    again += 1
+                    assert again < 100
+                assert status == 0
+                assert memory[:] == expected, f"died at {steps[step]} ({step}), to {to}"
+                assert not list((folder / "journal").iterdir())
+    print(f"{len(steps) - 1} crash points, each recovered both ways: {steps}")
+    memory.close()
+
+
+def test_a_wrong_result_leaves_the_arena_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, base, _ = small_delta(tmp_path)
+    memory = shared(base)
+
+    def full(self: object, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with memoryview(memory) as view:
+        monkeypatch.setattr(Update, "_keep_reverse", full)
+        with pytest.raises(OSError, match="space"):
+            apply(view, path, tmp_path)
+    assert memory[:] == base
+    assert not list((tmp_path / "journal").iterdir())
+    memory.close()
+
+
+def test_versions_and_bases_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        with pytest.raises(DeltaBaseMismatch, match="has version 6"):
+            apply(view, path, tmp_path, version=6)
+        memory[5] ^= 1
+        changed = memory[:]
+        with pytest.raises(DeltaBaseMismatch, match="other bytes"):
+            apply(view, path, tmp_path)
+        assert memory[:] == changed
+        with open_delta(path, None) as delta:
+            update = Update(delta, MemorySource(view, delta.contents.runs, CONTENT), tmp_path / "journal")
+            with pytest.raises(BadRequest, match="no update"):
+                update.recover("base", tmp_path / "reverse.delta")
+    assert source(base).nbytes == len(base)
+    memory.close()
+
+
+def test_a_kept_window_without_a_way_back_is_refused(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        assert in_child(partial(apply, view, path, tmp_path, 8)) == 9
+        (tmp_path / "journal" / "reverse").unlink()
+        with pytest.raises(DeltaDamaged, match="no way back"):
+            recover(view, path, tmp_path, "base")
+    memory.close()
