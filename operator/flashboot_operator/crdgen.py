@@ -49,9 +49,16 @@ COLUMNS = [
     ("Model", "string", ".spec.model.name", "Model that is served", 0),
     ("Desired", "integer", ".spec.replicas", "Replicas wanted", 0),
     ("Ready", "integer", ".status.readyReplicas", "Replicas ready", 0),
+    (
+        "State",
+        "string",
+        '.status.conditions[?(@.type=="Ready")].reason',
+        "Reason of the condition Ready: why it is so, or not",
+        0,
+    ),
     ("Source", "string", ".status.domains[0].source", "Whose arena feeds new replicas", 0),
     ("Domain", "string", ".status.domains[0].name", "NVLink domain of the source", 1),
-    ("Boot", "integer", ".status.lastClone.apiReadyMilliseconds", "Milliseconds the last scale-up took", 0),
+    ("Boot-ms", "integer", ".status.lastClone.apiReadyMilliseconds", "Milliseconds the last scale-up took", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Age", 0),
 ]
 

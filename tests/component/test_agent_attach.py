@@ -272,6 +272,25 @@ def test_troubles_of_an_engine_are_shown_until_it_attaches(node: Node) -> None:
         eventually(lambda: (pod := node.pod(uid)) and pod.phase == "attached" and not pod.problems, "put right")
 
 
+def test_when_an_engine_that_has_not_asked_yet_spoke_last_is_known(node: Node) -> None:
+    """So that one whose checkpoint was put right just now does not count as one that hangs."""
+    uid = node.publish()
+    trouble = Problem(reason="CheckpointMissing", message="/models/a is missing")
+    with node.engine(uid, greet=False) as engine:
+        engine.send(attach.Trouble(problem=trouble))
+        eventually(lambda: (pod := node.pod(uid)) and pod.problem == trouble, "trouble shown")
+        said = node.pod(uid)
+        engine.send(attach.Clear())
+        eventually(lambda: (pod := node.pod(uid)) and pod.problem is None, "put right")
+    after = node.pod(uid)
+    assert said is not None
+    assert after is not None
+    assert said.heard_at is not None
+    assert after.heard_at is not None
+    assert after.heard_at > said.heard_at
+    assert after.hello_at is None
+
+
 def test_a_pod_that_no_desired_state_names_waits_with_a_note(node: Node) -> None:
     uid = node.publish()
     with node.engine(uid) as engine:

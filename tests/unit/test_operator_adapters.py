@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import cast
 
 import pytest
@@ -72,6 +73,13 @@ def test_errors_are_typed(status: int, kind: type[KubeError]) -> None:
     assert type(error) is kind
     assert (error.reason, error.message, error.retry_after) == ("R", "m", 7.0)
     assert type(error_of(status, "<html>", None)) is kind
+
+
+def test_a_body_that_cannot_be_applied_is_invalid_though_the_server_says_500() -> None:
+    """Server-side apply answers so to a list that has one key twice."""
+    said = "failed to create typed patch object (e2e/a; apps/v1, Kind=Deployment): .spec: duplicate entries for key"
+    assert type(error_of(500, json.dumps({"message": said}))) is Invalid
+    assert type(error_of(500, json.dumps({"message": "failed calling webhook"}))) is Unavailable
 
 
 async def test_one_broken_agent_cannot_raise_the_epoch_to_where_no_operator_can_follow() -> None:

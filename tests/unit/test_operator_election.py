@@ -434,6 +434,11 @@ def test_an_engine_that_never_asks_is_replaced_and_told() -> None:
     trouble = line_of(mute, [look(there)], there).trouble
     assert trouble is not None
     assert trouble.reason == "EngineSilent"
+    now_sound = seen("p1").model_dump() | {"heard_at": NOW - timedelta(seconds=20)}
+    agents[0] = agent("n1", pods=[ObservedPod.model_validate(now_sound)])
+    assert seed(mute, p2) == "p1", "its checkpoint was put right just now, and it begins to import"
+    there = world([mute, p2], agents)
+    assert line_of(mute, [look(there)], there).trouble is None
     asked = seen("p1").model_dump() | {
         "ranks": [{"place": {}, "phase": "coming", "hello_at": NOW - timedelta(seconds=100)}]
     }

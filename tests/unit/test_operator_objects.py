@@ -121,4 +121,4 @@ async def test_pools_may_be_asked_for_while_idle_ones_close(monkeypatch: pytest.
 
 def test_a_note_is_short_enough_in_bytes() -> None:
     made = event(Note("Warning", "PodFailed", "Reconcile", "é" * 1000, "s"), "n", "ns", {}, instance="t")
-    assert len(made["note"].encode()) == 1024
+    assert len(made["message"].encode()) == 1024

@@ -172,6 +172,9 @@ def test_a_roll_out_that_does_not_move_stalls_and_says_what_to_do() -> None:
     assert "2 of the earlier one serve, and no more of them are taken away" in stalled["message"]
     assert "put the earlier ones back" in stalled["message"]
     assert "pod new0: rank tp0 on n0" in stalled["message"], "what holds it up"
+    ready, degraded = condition(stuck(), "Ready"), condition(stuck(), "Degraded")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("False", stalled["reason"], stalled["message"])
+    assert (degraded["status"], degraded["message"].rsplit("; ", 1)[1]) == ("False", "see Stalled")
     assert not condition(stuck(), "Reconciling")
 
 

@@ -65,6 +65,8 @@ class Pod:
     ranks: dict[Place, Rank] = field(default_factory=dict)
     problem: Problem | None = None
     """What its engine said before any rank spoke."""
+    heard_at: datetime | None = None
+    """When that changed last."""
     startup: StartupTimes | None = None
     """What the process that listens said; it says so again to each agent."""
     ended: bool = False
@@ -96,6 +98,7 @@ class Pod:
             published_at=self.meta.published_at,
             ranks=[_observed(rank, expected.get(place)) for place, rank in ranks][:MAX_RANKS],
             problem=self.problem,
+            heard_at=self.heard_at,
             startup=self.startup,
         )
 
@@ -189,7 +192,7 @@ class PodTable:
         must not make one write a complaint. Raises BadRequest when the pod has too many ranks."""
         if place is None:
             if pod.problem != problem:
-                pod.problem = problem
+                pod.problem, pod.heard_at = problem, now()
                 self._board.changed()
             return
         rank = self._rank(pod, place)

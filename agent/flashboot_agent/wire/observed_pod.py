@@ -72,6 +72,8 @@ class ObservedPod(WireModel):
     """By place: those that the desired state expects, and those that asked."""
     problem: Problem | None = None
     """The present trouble of its engine before any rank spoke, gone when it is put right."""
+    heard_at: Time | None = None
+    """When its engine said, or took back, such a trouble last; None: never to this agent."""
     startup: StartupTimes | None = None
     """Once its API was ready, and its main process has said so to this agent."""
 

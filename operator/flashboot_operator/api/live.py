@@ -68,6 +68,8 @@ class Progress(Document):
     pod: str
     stage: str
     text: str
+    trouble: str | None = None
+    """What is wrong with it, and what to do."""
 
 
 class PodView(Document):

@@ -86,7 +86,7 @@ def _detail(one: ReplicaView) -> list[str]:
     ]
     if one.progress:
         shown = one.progress[:MOST_LINES]
-        lines += ["", *table(["POD", "STAGE", "WHAT IT DOES"], [[p.pod, p.stage, p.text] for p in shown])]
+        lines += ["", *table(["POD", "STAGE", "WHAT IT DOES"], [[p.pod, p.stage, p.trouble or p.text] for p in shown])]
     if len(one.progress) > MOST_LINES:
         lines.append(f"… and {len(one.progress) - MOST_LINES} more; -o json has all")
     silent = [
@@ -116,9 +116,10 @@ def _sources(status: dict[str, Any]) -> list[str]:
 def _clone(last: dict[str, Any] | None) -> list[str]:
     if not last:
         return []
+    replicas = f"{last['replicas']} replica{'s' if last['replicas'] > 1 else ''}"
     return [
         "",
-        f"last clone   {last['replicas']} replicas, {show_size(last['bytes'])} each over {last['path']}, "
+        f"last clone   {replicas}, {show_size(last['bytes'])} each over {last['path']}, "
         f"{last['cloneMilliseconds'] / 1000:.1f} s for the bytes, {last['apiReadyMilliseconds'] / 1000:.1f} s until "
         f"the API was ready, at {last['completedAt']}",
     ]

@@ -65,14 +65,17 @@ def compute(picture: Picture, before: Sequence[Mapping[str, Any]], now: datetime
     """All conditions, sorted by type."""
     to = _Speaker(picture.generation, before, now)
     troubles = troubles_of(picture)
+    stuck = _stuck(to, picture, troubles)
     if troubles:
         to.say("Degraded", "True", troubles[0].reason, short([t.message for t in troubles]))
+    elif stuck is not None:
+        to.say("Degraded", "False", "AsExpected", "nothing is known to be wrong with pods or nodes; see Stalled")
     else:
         to.say("Degraded", "False", "AsExpected", "nothing is wrong")
     _available(to, picture)
-    _ready(to, picture, troubles)
+    _ready(to, picture, troubles, stuck)
     _source(to, picture)
-    _progress(to, picture, troubles)
+    _progress(to, picture, stuck)
     return sorted(to.said, key=lambda c: c.type)
 
 
@@ -116,7 +119,7 @@ def _available(to: _Speaker, picture: Picture) -> None:
         to.say("Available", "False", "NoReplicaReady", picture.counts)
 
 
-def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
+def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble], stuck: str | None) -> None:
     waiting = sorted((x for x in picture.lines if x.stage != "Ready"), key=lambda x: (ORDER.index(x.stage), x.pod))
     if picture.going:
         to.say("Ready", "False", "Deleting", "the ModelReplica is being deleted; its pods and arenas go with it")
@@ -128,6 +131,8 @@ def _ready(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
         to.say("Ready", "True", "AllReplicasReady", picture.counts)
     elif troubles:
         to.say("Ready", "False", troubles[0].reason, short([picture.counts, *(t.message for t in troubles)]))
+    elif stuck is not None:
+        to.say("Ready", "False", "ProgressDeadlineExceeded", stuck)
     elif waiting:
         counts = [picture.counts] if picture.earlier else []
         to.say("Ready", "False", waiting[0].stage, short([*counts, *(x.text for x in waiting)]))
@@ -149,11 +154,20 @@ def _source(to: _Speaker, picture: Picture) -> None:
         to.say("SourceAvailable", "False", "LoadingImage", text)
     elif picture.seed is not None:
         text = f"nothing is resident; pod {picture.seed} loads the checkpoint"
+        if any(line.trouble is not None and picture.seed.startswith(f"{line.pod} on ") for line in picture.lines):
+            text = (
+                f"nothing is resident; pod {picture.seed} is to load the checkpoint; Degraded says what is in its way"
+            )
         to.say("SourceAvailable", "False", "Seeding", text)
     elif picture.lost is not None:
         to.say("SourceAvailable", "False", picture.lost.reason, picture.lost.message)
     else:
         text = "nothing is resident for all ranks of a replica, and no pod can load the checkpoint yet"
+        if picture.earlier:
+            text = (
+                "nothing is resident of the present template and revision, and no pod can load it yet; what earlier "
+                "replicas serve from stays as long as they do"
+            )
         to.say("SourceAvailable", "False", "NothingResident", text)
 
 
@@ -164,22 +178,27 @@ def _no_pods(picture: Picture) -> str:
     )
 
 
-def _progress(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> None:
+def _progress(to: _Speaker, picture: Picture, stuck: str | None) -> None:
     if picture.refused is not None:
         to.say("Stalled", "True", picture.refused.reason, picture.refused.message)
         return
     if picture.done or picture.going:
         return
-    moved, deadline = picture.moved_at, picture.deadline
-    if is_stuck(to.before, picture.generation, moved=moved, now=to.now, deadline=deadline):
-        to.say("Stalled", "True", "ProgressDeadlineExceeded", _stuck(picture, troubles))
+    if stuck is not None:
+        to.say("Stalled", "True", "ProgressDeadlineExceeded", stuck)
     elif picture.earlier:
         to.say("Reconciling", "True", "RollingOut", picture.counts)
     else:
         to.say("Reconciling", "True", "Progressing", picture.counts)
 
 
-def _stuck(picture: Picture, troubles: Sequence[Trouble]) -> str:
+def _stuck(to: _Speaker, picture: Picture, troubles: Sequence[Trouble]) -> str | None:
+    """Why replicas that should be on their way have not moved for the deadline; None while they have."""
+    if picture.refused is not None or picture.done or picture.going:
+        return None
+    moved, deadline = picture.moved_at, picture.deadline
+    if not is_stuck(to.before, picture.generation, moved=moved, now=to.now, deadline=deadline):
+        return None
     waited = f"{picture.deadline.total_seconds():.0f} s"
     held_up = [t.message for t in troubles] or [x.text for x in picture.lines if x.stage != "Ready"]
     if not picture.earlier:

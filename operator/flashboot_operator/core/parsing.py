@@ -120,7 +120,7 @@ def _cost(text: str | None) -> int:
 
 IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 IMAGE_STEP = "correct the image's name in spec.template, or its imagePullSecrets"
-NODE_STEP = "add a node that fits, make room, or ask for less in spec.template"
+NODE_STEP = "add a node that fits, make room, tolerate the taint, or ask for less in spec.template"
 CREATE_REASONS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 

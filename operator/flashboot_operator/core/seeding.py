@@ -31,16 +31,19 @@ SEED_FAILURES = frozenset(
 CANNOT_START = frozenset({"ImagePullFailed", "ContainerNotCreated", "EngineCrashing", "PodFailed"})
 """What kubelet says of a pod whose engine will not ask soon."""
 HELLO_S = 180.0
-"""So long after its container started an engine has asked for its weights, or it hangs. Before, it only imports."""
+"""So long after its container started, or its checkpoint was put right, an engine has asked for its weights, or it
+hangs. Before, it only imports."""
 
 
 def silent_engine(world: World, pod: Pod) -> bool:
-    """Its container has been running for long, and no rank of its engine has asked for weights."""
+    """Its container has been running for long, and no rank of its engine has asked for weights. One that says what
+    is wrong with its checkpoint does not hang: it goes on when that is put right, and only then begins to import."""
     agent = world.agents.get(pod.node or "")
     seen = agent.pod(pod.uid) if agent is not None else None
     if agent is None or not agent.fresh or seen is None or pod.started is None or seen.hello_at is not None:
         return False
-    return (world.now - pod.started).total_seconds() > HELLO_S
+    heard = max(pod.started, seen.heard_at or pod.started)
+    return seen.problem is None and (world.now - heard).total_seconds() > HELLO_S
 
 
 def at_work(world: World, node: str, there: Sequence[Pod], place: Place) -> str | None:

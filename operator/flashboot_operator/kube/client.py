@@ -67,6 +67,9 @@ class Unavailable(KubeError):
     pass
 
 
+NOT_TYPED = "failed to create typed patch object"
+"""So the API server says, with 500, that a body is nothing it can apply: a list has one key twice, say."""
+
 _BY_STATUS: dict[int, type[KubeError]] = {
     400: Invalid,
     401: Forbidden,
@@ -87,6 +90,8 @@ def error_of(status: int, text: str, retry_after: str | None = None) -> KubeErro
     if not isinstance(body, dict):
         body = {}
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else KubeError)
+    if status == 500 and NOT_TYPED in str(body.get("message")):
+        kind = Invalid
     wait = min(float(retry_after), LONGEST_RETRY_S) if retry_after and retry_after.isdigit() else None
     return kind(status, str(body.get("reason") or "Unknown"), str(body.get("message") or text[:300]), wait)
 

@@ -1,7 +1,8 @@
 """Events, told once each, without making a reconciliation wait. What happens again is counted in the one that is there.
 
-`kubectl describe` then shows one line with its count and since when. After a restart the count begins anew: one that
-the API server still has is left as it is.
+`kubectl describe` then shows one line with its count, since when, and what was said last. They are Events of core/v1:
+kubectl sorts by a time that those of events.k8s.io/v1 may not have, and only the former may say something new when they
+are counted. After a restart the count begins anew: one that the API server still has is left as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flashboot_operator.kube.client import Conflict, Kube, KubeError, NotFound, 
 
 log = logging.getLogger(__name__)
 
+REPORTER = "flashboot.io/operator"
 REMEMBERED = 20_000
 WAITING = 1_000
 MOST_BYTES = 1024
@@ -89,9 +91,9 @@ class Recorder:
 
     async def _write(self, body: Object, count: int) -> str:
         if count > 1:
-            series = {"series": {"count": count, "lastObservedTime": body["eventTime"]}}
+            again = {"count": count, "lastTimestamp": body["lastTimestamp"], "message": body["message"]}
             try:
-                await self._kube.merge(f"{path_of(body)}/{body['metadata']['name']}", series)
+                await self._kube.merge(f"{path_of(body)}/{body['metadata']['name']}", again)
                 return "counted"
             except NotFound:
                 pass  # The API server forgets Events after an hour: it is told anew.
@@ -103,20 +105,24 @@ class Recorder:
 
 
 def path_of(body: Object) -> str:
-    return f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
+    return f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
 
 
 def event(note: Note, name: str, namespace: str, regarding: Object, *, instance: str) -> Object:
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        "apiVersion": "events.k8s.io/v1",
+        "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": name, "namespace": namespace},
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": "flashboot.io/operator",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+        "source": {"component": REPORTER},
+        "reportingComponent": REPORTER,
         "reportingInstance": instance,
-        "regarding": {**regarding, "namespace": namespace},
+        "involvedObject": {**regarding, "namespace": namespace},
         "type": note.kind,
         "reason": note.reason,
         "action": note.action,
-        "note": note.message.encode()[:MOST_BYTES].decode(errors="ignore"),
+        "message": note.message.encode()[:MOST_BYTES].decode(errors="ignore"),
     }

@@ -24,6 +24,8 @@ FOLDERS: Final = {
 
 LATE_S = 10.0
 """So long may the watch show an earlier version than the one that we applied; then the server has gone back to it."""
+INTERNAL_ERROR: Final = 500
+"""What the API server itself cannot do now, and may never: an admission webhook does not answer, say."""
 RENAME = "rename the ModelReplica or remove it"
 
 
@@ -70,7 +72,9 @@ class Applier:
         try:
             # What we do not see may be there without our label: then it is not ours, and is not to be taken.
             got = await self._kube.apply(path, wanted, force=live is not None)
-        except (Invalid, Forbidden, Conflict) as error:
+        except KubeError as error:
+            if not isinstance(error, Invalid | Forbidden | Conflict) and error.status != INTERNAL_ERROR:
+                raise
             return refused(kind, error) if live is not None else refused_to_make(kind, meta["name"], error)
         self._applied[path] = _Applied(wanted, got["metadata"]["uid"], _version(got), time.monotonic())
         log.info("applied", extra={"kind": kind, "key": f"{meta['namespace']}/{meta['name']}"})
@@ -113,7 +117,7 @@ def refused(kind: str, error: KubeError) -> Outcome:
         step = "install the rights of this version (the chart's ClusterRole)"
         return Outcome(Trouble("OperatorForbidden", f"{text}; {step}"), error)
     return Outcome(
-        Trouble("DeploymentConflict", f"the {kind} could not be applied: {error.message}; tried again"), error
+        Trouble("DeploymentConflict", f"the {kind} could not be applied: {error.message}; it is tried again"), error
     )
 
 

@@ -66,7 +66,15 @@ def view(
         model=owner.spec.model.model_dump(by_alias=True),
         replicas=owner.spec.replicas,
         status=status,
-        progress=[Progress(pod=line.pod, stage=line.stage, text=line.text) for line in lines_of(plans, world)],
+        progress=[
+            Progress(
+                pod=line.pod,
+                stage=line.stage,
+                text=line.text,
+                trouble=line.trouble.message if line.trouble is not None else None,
+            )
+            for line in lines_of(plans, world)
+        ],
         pods=[_pod(p) for p in world.pods],
         plan=[_plan(plan, agents) for plan in plans],
         nodes={

@@ -49,6 +49,17 @@ async def test_a_quota_on_deployments(rig: Rig) -> None:
     await eventually("it goes on by itself", lambda: rig.deployment("m"), 30)
 
 
+async def test_a_template_that_names_a_variable_twice_is_rejected_with_the_place(rig: Rig) -> None:
+    """A Deployment may have it; server-side apply can't, and answers with 500."""
+    template = copy.deepcopy(model_replica()["spec"]["template"])
+    template["spec"]["containers"][0]["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    await rig.call("POST", rig.path(""), model_replica(template=template))
+    await told(rig, "TemplateRejected", ".env: duplicate entries", 'name="A"', "correct spec.template")
+    template["spec"]["containers"][0]["env"].pop()
+    await rig.merge(rig.path("m"), {"spec": {"template": template}})
+    await eventually("the Deployment is applied", lambda: rig.deployment("m"), 5)
+
+
 async def test_fewer_devices_than_ranks_are_refused_and_recover(rig: Rig) -> None:
     template = copy.deepcopy(model_replica()["spec"]["template"])
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "4"}}
@@ -119,10 +130,13 @@ async def test_what_happens_again_is_counted_in_one_event(rig: Rig, monkeypatch:
     recorder = Recorder(kube, instance="test")
     subject = Subject(rig.namespace, "m", "0")
     for occasion in ("1", "1", "2", "3"):
-        recorder.tell(subject, [Note("Warning", "EngineCrashing", "Reconcile", "ended", "s", occasion)])
+        recorder.tell(
+            subject, [Note("Warning", "EngineCrashing", "Reconcile", f"ended {occasion} times", "s", occasion)]
+        )
     await recorder.drain()
-    (event,) = (await rig.call("GET", f"/apis/events.k8s.io/v1/namespaces/{rig.namespace}/events"))["items"]
-    assert event["series"]["count"] == 3
+    (event,) = (await rig.call("GET", f"/api/v1/namespaces/{rig.namespace}/events"))["items"]
+    assert (event["count"], event["message"]) == (3, "ended 3 times")
+    assert event["firstTimestamp"] <= event["lastTimestamp"], "kubectl sorts by the latter"
     await kube.close()
 
 
