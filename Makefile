@@ -43,9 +43,11 @@ demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, an
 	PYTHONPATH=.:../agent:../operator exec $$python -m demo
 
 .PHONY: test
-test: lint generated native setup ## everything that CI runs, end-to-end tests last; native-checks beside them
+test: native ## everything that CI runs, end-to-end tests last; native-checks beside all of it
+	$(SETUP) ensure native-checks # before `setup`: apt serves one at a time
 	mkdir -p build; setsid nice -n 10 $(MAKE) native-checks > build/native-checks.log 2>&1 & checks=$$!
 	trap 'kill -- -$$checks 2> /dev/null || true' EXIT
+	$(MAKE) lint generated setup
 	$(MAKE) test-engine
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	model=$$($(SETUP) path example-model)

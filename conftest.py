@@ -14,6 +14,8 @@ settings.load_profile("no deadlines")
 
 CONTROL_PLANE = "tests/component/controlplane/"
 COSTLY = CONTROL_PLANE + "test_bounded.py"
+LONGEST_FIRST = (COSTLY, CONTROL_PLANE, "tests/component/test_plain_pytorch.py", "tests/component/", "tests/property/")
+"""The many short unit tests come last, and fill what is left of each worker's time."""
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -26,5 +28,17 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         return CONTROL_PLANE if module.startswith(CONTROL_PLANE) and module != COSTLY else module
 
 
+def _begins(item: pytest.Item) -> int:
+    """Where in LONGEST_FIRST it belongs."""
+    return next((at for at, part in enumerate(LONGEST_FIRST) if item.nodeid.startswith(part)), len(LONGEST_FIRST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_begins)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule:
+    # By itself it begins with the modules of the most tests; a module of three that take minutes would come last, with
+    # one worker busy and the others idle.
+    config.option.loadscopereorder = False
     return ByModule(config, log)

@@ -63,6 +63,7 @@ class Server:
             *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
             *("--disable-cuda-graph", "--disable-overlap-schedule", "--disable-radix-cache"),
             *("--max-total-tokens", "2048", "--mem-fraction-static", "0.5", "--skip-server-warmup"),
+            "--sleep-on-idle",  # an idle scheduler would spin, on one of the cores that the next engine starts on
             *flags,
         ]
         with self.log.open("wb") as out:
