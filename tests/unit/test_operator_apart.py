@@ -102,6 +102,12 @@ def test_where_nobody_holds_it_each_domain_begins_at_once() -> None:
     assert seeds_of([plan]) == {ARENA: {uid("p1"), uid("p4")}}
 
 
+def test_an_image_in_a_domain_without_pods_is_left_where_it_is() -> None:
+    assert roles(look(there(target(1), with_image(agent("n5"))))) == {"n1": "seed"}
+    both = look(there(target(1), target(4), with_image(agent("n5"))))
+    assert roles(both) == {"n1": "seed", "n4": "clone", "n5": "load"}
+
+
 def test_what_a_domain_loaded_for_itself_feeds_it_though_its_bytes_differ_from_those_of_home() -> None:
     world_ = there(serving(1), serving(4, digest=OTHER), target(2), target(5))
     plan = look(world_)

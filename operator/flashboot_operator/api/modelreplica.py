@@ -77,7 +77,8 @@ class Transfer(ApiModel):
 
     domain_policy: Literal["RequireSame", "PreferSame", "Any"] = "PreferSame"
     """Whether a parent has to be (RequireSame), should be (PreferSame) or need not be (Any) in the child's NVLink
-    domain, which is the node label `nvidia.com/gpu.clique`. Nodes without the label form one domain."""
+    domain, which is the node label `nvidia.com/gpu.clique`. Nodes without the label form one domain. With RequireSame
+    each domain that has pods and holds nothing loads for itself."""
     source_egress_percent: Annotated[int, Field(ge=1, le=100)] = 50
     """Share of its link's bandwidth that a node whose engine serves gives to clones; 100: no cap. In effect where the
     node's agent knows the link. With several such nodes, clones pull different parts from each."""

@@ -7,7 +7,7 @@ of the domain wait and clone from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from flashboot_operator.core.facts import Pod, World, domain_of
@@ -28,8 +28,7 @@ def with_loads_apart(
     if owner.spec.transfer.domain_policy != "RequireSame":
         return found
     for domain, mine in _unfed(world, plans).items():
-        around = {domain_of(world, pod.node or "") for pod in mine}
-        near = replace(world, agents={n: a for n, a in world.agents.items() if domain_of(world, n) in around})
+        near = around(owner, world, mine)
         parts = [replace(plan, pods=tuple(pod for pod in plan.pods if pod in mine)) for plan in plans]
         able = [pod for pod in candidates if pod in mine]
         chosen = seed_of(near, parts, able, present, pods_per_replica=owner.pods_per_replica)
@@ -41,6 +40,14 @@ def with_loads_apart(
                 made = seeded(owner, world, part, next((pod for pod in part.pods if pod in chosen), None))
             found[number] = _merged(world, found[number], made, domain)
     return found
+
+
+def around(owner: Owner, world: World, pods: Iterable[Pod]) -> World:
+    """The world as far as nodes may feed these pods."""
+    if owner.spec.transfer.domain_policy != "RequireSame":
+        return world
+    domains = {domain_of(world, pod.node or "") for pod in pods}
+    return replace(world, agents={n: a for n, a in world.agents.items() if domain_of(world, n) in domains})
 
 
 def _unfed(world: World, plans: Sequence[ArenaPlan]) -> dict[str, list[Pod]]:

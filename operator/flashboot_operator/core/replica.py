@@ -17,7 +17,7 @@ from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.ahead import copies_ahead
-from flashboot_operator.core.apart import with_loads_apart
+from flashboot_operator.core.apart import around, with_loads_apart
 from flashboot_operator.core.election import Sealed, elect_sources, others_by_rank
 from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.learned import Kinds, expected_of, kinds_of, with_refusals
@@ -122,7 +122,8 @@ def _plan_seed(
     owner: Owner, world: World, memory: Memory, plans: Sequence[ArenaPlan], candidates: Sequence[Pod]
 ) -> list[ArenaPlan]:
     chosen = seed_of(world, plans, candidates, memory.seeds, pods_per_replica=owner.pods_per_replica)
-    loaders = loaders_of(world, plans, chosen) if any(plan.pods for plan in plans) else None
+    pods = [pod for plan in plans for pod in plan.pods]
+    loaders = loaders_of(around(owner, world, pods), plans, chosen) if pods else None
     if loaders is not None:
         made = [seeded(owner, world, plan, None, loaders[plan.arena]) for plan in plans]
     else:
