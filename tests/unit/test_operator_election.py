@@ -415,29 +415,30 @@ def test_a_node_with_an_image_and_without_a_pod_loads_for_all() -> None:
 
 
 def test_an_engine_that_never_asks_is_replaced_and_told() -> None:
-    started = NOW - timedelta(seconds=HELLO_S + 1)
-    mute = pod("p1", "n1", at=0, started=started)
+    long = HELLO_S + 1
+    mute = pod("p1", "n1", at=0, started=NOW - timedelta(seconds=long))
     agents = [target(1), target(2)]
     memory = Memory(seeds={ARENA: frozenset({uid("p1")})})
 
-    def seed(*pods: Pod) -> str:
-        [plan] = plan_replica(owner(), world(list(pods), agents), memory)
+    def seed(*pods: Pod, runs: float = long) -> str:
+        [plan] = plan_replica(owner(), world(list(pods), agents, running_s={uid("p1"): runs}), memory)
         assert plan.seed is not None
         return plan.seed.name
 
     p2 = pod("p2", "n2", at=1)
     assert seed(mute, p2) == "p2"
-    assert seed(pod("p1", "n1", at=0, started=NOW - timedelta(seconds=20)), p2) == "p1", "it has time to import"
-    assert seed(pod("p1", "n1", at=0), p2) == "p1", "its image is still being pulled"
+    assert seed(mute, p2, runs=20) == "p1", "it has time to import"
+    [plan] = plan_replica(owner(), world([mute, p2], agents), memory)
+    assert plan.seed == mute, "its image is still being pulled"
     assert seed(mute) == "p1", "there is no other"
-    there = world([mute, p2], agents)
+    there = world([mute, p2], agents, running_s={uid("p1"): long})
     trouble = line_of(mute, [look(there)], there).trouble
     assert trouble is not None
     assert trouble.reason == "EngineSilent"
     now_sound = seen("p1").model_dump() | {"heard_at": NOW - timedelta(seconds=20)}
     agents[0] = agent("n1", pods=[ObservedPod.model_validate(now_sound)])
     assert seed(mute, p2) == "p1", "its checkpoint was put right just now, and it begins to import"
-    there = world([mute, p2], agents)
+    there = world([mute, p2], agents, running_s={uid("p1"): long})
     assert line_of(mute, [look(there)], there).trouble is None
     asked = seen("p1").model_dump() | {
         "ranks": [{"place": {}, "phase": "coming", "hello_at": NOW - timedelta(seconds=100)}]

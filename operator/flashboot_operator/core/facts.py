@@ -175,6 +175,8 @@ class World:
     """Node → what is wrong with the version of its agent."""
     sets: Mapping[str, Raw] = field(default_factory=dict)
     """The StatefulSets of its replicas, by name, where a replica is a group; those that are going are not in it."""
+    running_s: Mapping[str, float] = field(default_factory=dict)
+    """UID of a pod → for how long its engine's container has been running."""
     missing_agents: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds, for nodes whose agent is silent or was never heard of."""
     unused_since: datetime | None = None

@@ -40,10 +40,13 @@ def silent_engine(world: World, pod: Pod) -> bool:
     is wrong with its checkpoint does not hang: it goes on when that is put right, and only then begins to import."""
     agent = world.agents.get(pod.node or "")
     seen = agent.pod(pod.uid) if agent is not None else None
-    if agent is None or not agent.fresh or seen is None or pod.started is None or seen.hello_at is not None:
+    if agent is None or not agent.fresh or seen is None or seen.hello_at is not None:
         return False
-    heard = max(pod.started, seen.heard_at or pod.started)
-    return seen.problem is None and (world.now - heard).total_seconds() > HELLO_S
+    before = 0.0
+    """Of the time that it runs, what came before it was heard last: a difference of two times of its node's clock."""
+    if seen.heard_at is not None and pod.started is not None:
+        before = max(0.0, (seen.heard_at - pod.started).total_seconds())
+    return seen.problem is None and world.running_s.get(pod.uid, 0.0) - before > HELLO_S
 
 
 def at_work(world: World, node: str, there: Sequence[Pod], place: Place) -> str | None:

@@ -207,6 +207,7 @@ class Controller:
             sets=self.mirror.groups_of(key, owner.uid),
             strays=strays,
             contested=contest.trouble(self._contests.get(key, contest.Contest()), now),
+            running_s=self.mirror.running_s(key),
             missing_agents=self.fleet.silent(nodes),
             skewed=self.fleet.skewed(nodes),
             unused_since=unused_since(owner, pods, status, now),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from flashboot_operator.api.base import KIND, LABEL_MODEL_REPLICA
 from flashboot_operator.core.facts import Key, Node, Pod, Raw
@@ -34,6 +35,8 @@ class Mirror:
         """`on_bound`: UID of a pod that got its node just now; `on_gone`: of a pod that was deleted."""
         self.nodes: dict[str, Node] = {}
         self._pods: dict[Key, dict[str, Pod]] = {}
+        self._running: dict[str, tuple[datetime, float]] = {}
+        """UID of a pod → when its engine's container started by the node's clock, and by our own."""
         self._mark = mark
         self._mark_all = mark_all
         self._endpoints = endpoints
@@ -69,6 +72,11 @@ class Mirror:
     def pods_of(self, key: Key) -> tuple[Pod, ...]:
         """Those that are of it by their label or by their volume (core/claims.py)."""
         return tuple(sorted(self._pods.get(key, {}).values(), key=lambda p: p.name))
+
+    def running_s(self, key: Key) -> dict[str, float]:
+        """UID → for how long the engine's container of the pod has been running, of those whose is."""
+        now = time.monotonic()
+        return {uid: now - self._running[uid][1] for uid in self._pods.get(key, {}) if uid in self._running}
 
     def deployment_of(self, key: Key) -> Object | None:
         return self.deployments.objects.get(key)
@@ -107,6 +115,7 @@ class Mirror:
     def _pod(self, key: Key, before: Object | None, after: Object | None) -> None:
         replaced = before is not None and after is not None and _uid(before) != _uid(after)  # in a gap of the watch
         if before is not None and (after is None or replaced):
+            self._running.pop(_uid(before), None)
             self._on_gone(_uid(before))
         if after is not None and self.pods.synced.is_set() and _bound(after) and (replaced or not _bound(before)):
             self._on_bound(_uid(after))
@@ -115,8 +124,19 @@ class Mirror:
                 continue
             name = (raw["metadata"].get("labels") or {}).get(LABEL_MODEL_REPLICA, "")
             pod = pod_of(raw) if there else None
+            if pod is not None:
+                self._runs(pod)
             for claimed_by in {name, volume_of(raw.get("spec") or {}) or name}:
                 self._of((key[0], claimed_by), raw["metadata"]["uid"], pod)
+
+    def _runs(self, pod: Pod) -> None:
+        """Nodes' clocks may differ from ours, so a start that is shown as it happens counts from then on. Of those that
+        the first list shows nobody can say more than the node's clock does."""
+        if pod.started is None:
+            self._running.pop(pod.uid, None)
+        elif self._running.get(pod.uid, (None, 0.0))[0] != pod.started:
+            ago = 0.0 if self.pods.synced.is_set() else (datetime.now(UTC) - pod.started).total_seconds()
+            self._running[pod.uid] = (pod.started, time.monotonic() - max(0.0, ago))
 
     def _of(self, owner: Key, uid: str, pod: Pod | None) -> None:
         pods = self._pods.setdefault(owner, {})
