@@ -167,8 +167,10 @@ def members(of: object) -> set[str]:
     return {name for part in get_args(of) for name in (members(part) or {part})}
 
 
-INTERNAL = {"BadRequest", "StaleEpoch", "WrongNode", "UnknownArena", "NotReady", "TornFrame"}
+ANSWERS = {"BadRequest", "StaleEpoch", "WrongNode", "UnknownArena", "NotReady", "TornFrame"}
 """What an agent answers to the operator, and no trouble of a rank."""
+INTERNAL = ANSWERS | {"DeltaDamaged", "DeltaUntrusted", "DeltaBaseMismatch"}
+"""And what so far only the command `flashboot delta` says."""
 
 
 def test_the_reference_lists_exactly_the_reasons_that_exist() -> None:
