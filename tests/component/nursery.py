@@ -10,6 +10,7 @@ the rack start programs in the ordinary way.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -135,6 +136,9 @@ def main() -> None:
     for module in MODULES:
         __import__(f"{module}.__main__")
         del sys.modules[f"{module}.__main__"]  # each program runs it anew
+    # A program at its end would look through all that was imported here, and copy each page of it: half a second.
+    gc.collect()
+    gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         program = _serve(requests)
     if program is not None:
