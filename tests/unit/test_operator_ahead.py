@@ -76,11 +76,11 @@ def test_once_it_is_there_it_is_the_source_and_nothing_is_left_behind() -> None:
 
 
 def test_a_node_whose_pod_needs_it_anyway_is_enough() -> None:
-    there = drained(agent("n2"), agent("n3", pods=[seen("p3")]))
-    there = replace(there, pods=(*there.pods, pod("p3", "n3", at=1)))
+    there = drained(*[agent(f"n{number}") for number in (2, 3, 4, 6)], agent("n5", pods=[seen("p5")]))
+    there = replace(there, pods=(*there.pods, pod("p5", "n5", at=1)))
     plan = plan_of(there)
     assert plan.copies == []
-    assert plan.lanes[0] == {"n3": "n1"}
+    assert plan.lanes[0] == {"n5": "n1"}
 
 
 @pytest.mark.parametrize("state", ["allocated", "filling"])
