@@ -16,7 +16,9 @@ from flashboot_agent.core.identity import digest_of
 from flashboot_agent.node import clone as module
 from flashboot_agent.node.agent import Agent
 from flashboot_agent.node.arena import Arena
+from flashboot_agent.node.background import Background
 from flashboot_agent.node.clone import Clone
+from flashboot_agent.node.drops import Drops
 from flashboot_agent.node.orders import Cancelled
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
@@ -169,13 +171,15 @@ class Stuck:
 async def test_no_other_clone_begins_before_a_stuck_one_has_ended(tmp_path: Path) -> None:
     server: Any = cast(Server, None)
     agent = Agent(Settings("n1", "10.0.0.9", run=tmp_path), lambda _: [], lambda _: server)
+    background = Background()
+    drops = Drops(agent.node, background, threading.Event())
     stuck = Stuck()
     agent.node.clones[META.arena] = cast(Clone, stuck)
-    agent._drop(META.arena, None, "no longer wanted")
+    drops.drop(META.arena, None, "no longer wanted")
     for _ in range(3):
         assert await asyncio.to_thread(stuck.asked.acquire, timeout=20)
-        assert META.arena in agent._dropping
+        assert META.arena in drops.under_way
     stuck.ended.set()
     async with asyncio.timeout(20):
-        await asyncio.gather(*agent._tasks)
-    assert META.arena not in agent._dropping
+        await asyncio.gather(*background.tasks)
+    assert META.arena not in drops.under_way
