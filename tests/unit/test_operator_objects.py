@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import httpx
 import pytest
 
-from flashboot_operator.agents import pools
 from flashboot_operator.core.note import Note
 from flashboot_operator.kube.client import Kube, NotFound, Unavailable
 from flashboot_operator.kube.events import event
@@ -100,23 +98,6 @@ async def test_what_a_pods_volume_names_is_no_path_of_the_api_server(name: str) 
     kube = Asked()
     assert await Objects(cast(Kube, kube)).get(("ns", name)) is None
     assert kube.paths == []
-
-
-async def test_pools_may_be_asked_for_while_idle_ones_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, closing = pools.Pools(None), asyncio.Event()
-
-    async def slow(self: httpx.AsyncClient) -> None:
-        await closing.wait()
-
-    monkeypatch.setattr(httpx.AsyncClient, "aclose", slow)
-    for ip in ("10.0.0.1", "10.0.0.2"):
-        await made.of(ip)
-    monkeypatch.setattr(pools, "IDLE_S", -1.0)
-    tasks = [asyncio.create_task(made.of(f"10.0.1.{n}")) for n in range(3)]
-    for _ in range(3):
-        await asyncio.sleep(0)
-    closing.set()
-    await asyncio.gather(*tasks)
 
 
 def test_a_note_is_short_enough_in_bytes() -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import httpx
+import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from flashboot_agent.trust.credentials import Credentials
@@ -22,7 +22,7 @@ from flashboot_agent.wire.desired import Accepted, Desired
 from flashboot_agent.wire.observed import Observed
 from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.trust import Certificate, CertificateRequest
-from flashboot_operator.agents.pools import Pools
+from flashboot_operator.agents.connections import Connections
 
 LONG_POLL_S = 25
 MOST_ANSWER = 64 << 20
@@ -70,19 +70,19 @@ class AgentClient:
         self._connect_s = connect_s
         self._answer_s = answer_s
         self._on_call = on_call
-        self._http = None if tls else Pools(None)
-        self._bootstrap: Pools | None = None
-        self._retiring: dict[asyncio.Task[None], Pools] = {}
+        self._http = None if tls else Connections(None)
+        self._bootstrap: Connections | None = None
+        self._retiring: dict[asyncio.Task[None], Connections] = {}
 
     def identify(self, credentials: Credentials) -> None:
         """New connections use these; calls that run end over their old ones."""
         own, key = credentials.certificate, credentials.key
-        old = [pools for pools in (self._http, self._bootstrap) if pools is not None]
-        self._http = Pools(client_context(own, key, credentials.ca))
-        self._bootstrap = Pools(client_context(own, key, None))
-        for pools in old:
-            task = asyncio.create_task(self._retire(pools))
-            self._retiring[task] = pools
+        old = [each for each in (self._http, self._bootstrap) if each is not None]
+        self._http = Connections(client_context(own, key, credentials.ca))
+        self._bootstrap = Connections(client_context(own, key, None))
+        for connections in old:
+            task = asyncio.create_task(self._retire(connections))
+            self._retiring[task] = connections
             task.add_done_callback(lambda done: self._retiring.pop(done, None))
 
     async def close(self) -> None:
@@ -90,9 +90,9 @@ class AgentClient:
         for task in retiring:
             task.cancel()
         await asyncio.gather(*retiring, return_exceptions=True)
-        for pools in (self._http, self._bootstrap, *retiring.values()):
-            if pools is not None:
-                await pools.aclose()
+        for connections in (self._http, self._bootstrap, *retiring.values()):
+            if connections is not None:
+                await connections.close()
 
     async def observed(self, node: str, ip: str, *, after: int, wait_s: int) -> Observed:
         path = f"/v1/observed?after={after}&waitSeconds={wait_s}"
@@ -115,14 +115,14 @@ class AgentClient:
     def _url(self, ip: str, path: str) -> str:
         return f"{self._scheme}://{f'[{ip}]' if ':' in ip else ip}:{self._port}{path}"
 
-    async def _retire(self, pools: Pools) -> None:
-        """Close it once the longest call that it may be in is over."""
+    async def _retire(self, connections: Connections) -> None:
+        """Close them once the longest call that may use one is over."""
         await asyncio.sleep(LONG_POLL_S + self._connect_s + self._answer_s)
-        await pools.aclose()
+        await connections.close()
 
     async def _call(
         self,
-        pools: Pools | None,
+        connections: Connections | None,
         method: str,
         node: str,
         ip: str,
@@ -134,7 +134,7 @@ class AgentClient:
         """The body of the answer. `wait_s`: how long the agent was asked to wait."""
         began, outcome = time.monotonic(), "failed"
         try:
-            content = await self._exchange(pools, method, node, ip, path, body=body, wait_s=wait_s)
+            content = await self._exchange(connections, method, node, ip, path, body=body, wait_s=wait_s)
             outcome = "ok"
             return content
         except AgentUntrusted:
@@ -149,7 +149,7 @@ class AgentClient:
 
     async def _exchange(
         self,
-        pools: Pools | None,
+        connections: Connections | None,
         method: str,
         node: str,
         ip: str,
@@ -159,30 +159,35 @@ class AgentClient:
         wait_s: int,
     ) -> bytes:
         url = self._url(ip, path)
-        if pools is None:
+        if connections is None:
             raise AgentError(f"{method} {url}: the operator has no certificate to show yet")
-        timeout = httpx.Timeout(wait_s + self._answer_s, connect=self._connect_s)
-        names = {"sni_hostname": node}
-        whole = wait_s + self._connect_s + self._answer_s  # httpx's own limits are between two bytes
-        client = await pools.of(ip)
+        whole = wait_s + self._connect_s + self._answer_s
         try:
             async with (
                 asyncio.timeout(whole),
-                client.stream(
-                    method, url, content=body, headers=JSON if body else None, timeout=timeout, extensions=names
+                connections.session().request(
+                    method,
+                    url,
+                    data=body,
+                    headers=JSON if body else None,
+                    timeout=aiohttp.ClientTimeout(sock_connect=self._connect_s),
+                    server_hostname=node,
+                    allow_redirects=False,
                 ) as response,
             ):
                 content = bytearray()
-                async for part in response.aiter_bytes():
+                async for part in response.content.iter_any():
                     content += part
                     if len(content) > MOST_ANSWER:
                         raise AgentError(f"{method} {url}: an answer of more than {MOST_ANSWER} bytes")
-        except TimeoutError:
-            raise AgentError(f"{method} {url}: no whole answer within {whole:.0f} s") from None
-        except httpx.HTTPError as error:
+        except aiohttp.ClientError as error:
             kind = AgentUntrusted if _is_about_trust(error) else AgentError
             raise kind(f"{method} {url}: {type(error).__name__}: {error}") from error
-        if response.status_code >= 400:
+        except TimeoutError:
+            raise AgentError(f"{method} {url}: no whole answer within {whole:.0f} s") from None
+        except OSError as error:
+            raise AgentError(f"{method} {url}: {type(error).__name__}: {error}") from error
+        if response.status >= 400:
             raise AgentRefused(_parsed(Problem, bytes(content)))
         return bytes(content)
 
