@@ -22,7 +22,7 @@ from flashboot_operator.core.facts import Agent, Key, Node, Pod, World
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner, memory_of, wanted_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.kube.queue import WorkQueue
-from flashboot_operator.reconcile.controller import REVISIT_S
+from flashboot_operator.reconcile.upkeep import REVISIT_S
 
 _START_SECONDS = 30.0
 

@@ -16,6 +16,7 @@ import yaml
 from flashboot_operator.api.live import Document, Edge, LaneTree, Refusal
 from flashboot_operator.cli.main import main
 from flashboot_operator.cli.tree import forest
+from flashboot_operator.core.plan import Decision
 from flashboot_operator.core.trees import trees_of
 from flashboot_operator.reconcile.view import listing, view
 from tests.unit.operatorkit import owner
@@ -141,7 +142,9 @@ def test_status_of_all_namespaces_and_of_none(api: Api, capsys: Capture) -> None
 
 def test_status_of_one_says_everything(api: Api, capsys: Capture) -> None:
     _, plans, there = a_chain()
-    one = view((owner(replicas=3), there, plans), agents=there.agents, silent={"n3": 12.0}, status=STATUS, epoch=1)
+    one = view(
+        Decision(owner(replicas=3), there, plans, 1), agents=there.agents, silent={"n3": 12.0}, status=STATUS, epoch=1
+    )
     api.answer(f"{PROXY}/v1/modelreplicas/ns/m", one)
     assert main(["status", "m"]) == 0
     said = capsys.readouterr().out

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from flashboot_agent.core.identity import arena_id
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.domains import domains_of
-from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.events import happened
 from flashboot_operator.core.facts import Agent, Node, World
 from flashboot_operator.core.plan import ArenaPlan, Memory
 from flashboot_operator.core.replica import plan_replica
-from flashboot_operator.core.status import compute_status
 from tests.samples import MEMORY
 from tests.unit.operatorkit import NOW, OWNER_UID, SIZE, agent, arena, owner, pod, seen, uid, world
 
@@ -55,8 +54,7 @@ def test_the_only_source_is_drained_so_another_node_clones_it_without_a_pod() ->
     [domain] = domains_of([plan], there)
     assert (domain.source_reason, domain.source_node) == ("SourceDraining", "n1")
     assert "n2 clones it ahead" in str(domain.source_message)
-    status = compute_status(owner(), there, [plan], generation=1, before={}, refused=None)
-    notes = [n.message for n in notes_of(owner(), there, [plan], status, []) if n.reason == "CopyAhead"]
+    notes = [n.message for n in happened(owner(), there, [plan]) if n.reason == "CopyAhead"]
     assert notes == ["n2 clones rank tp0 ahead: each node that holds it is being drained"]
 
 

@@ -12,7 +12,7 @@ from flashboot_agent.wire.observed_arena import ObservedArena, ObservedImage
 from flashboot_agent.wire.observed_pod import ObservedPod
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.domains import domains_of
-from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.events import happened
 from flashboot_operator.core.facts import Agent, Node, Pod, Trouble, World
 from flashboot_operator.core.leftover import leftovers
 from flashboot_operator.core.plan import ArenaPlan, Memory, seeds_of
@@ -71,7 +71,7 @@ def test_a_domain_that_nobody_may_feed_seeds_once_for_itself_and_says_so() -> No
     ready = next(c for c in status.conditions or [] if c.type == "Ready")
     assert ready.reason == "Seeding"
     assert "p5: rank tp0 on n5 waits for the seed, pod p4 on n4" in ready.message
-    notes = [n.message for n in notes_of(owner(**STRICT), world_, [plan], status, []) if n.reason == "SeedElected"]
+    notes = [n.message for n in happened(owner(**STRICT), world_, [plan]) if n.reason == "SeedElected"]
     assert notes == [
         "pod p4 on n4 loads the checkpoint: no node of domain b holds an arena of its identity, and "
         "transfer.domainPolicy is RequireSame"

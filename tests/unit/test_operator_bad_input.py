@@ -17,7 +17,7 @@ from flashboot_operator.api.status import Condition
 from flashboot_operator.core import contest
 from flashboot_operator.core.claims import divide
 from flashboot_operator.core.contest import Contest, Hand, hands_of
-from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.events import happened, transitions
 from flashboot_operator.core.facts import Node, Pod, Trouble, World
 from flashboot_operator.core.note import Note
 from flashboot_operator.core.parsing import node_of, pod_of
@@ -36,7 +36,8 @@ def look(facts: World, who: Owner | None = None, refused: Trouble | None = None)
     who = who or owner()
     plans = plan_replica(who, facts, Memory())
     status = compute_status(who, facts, plans, generation=1, before={}, refused=refused)
-    return status.conditions or [], notes_of(who, facts, plans, status, [])
+    said = status.conditions or []
+    return said, [*happened(who, facts, plans), *transitions(said, [])]
 
 
 def raw(**status: Any) -> Raw:

@@ -11,6 +11,7 @@ from flashboot_operator.agents.fleet import Fleet
 from flashboot_operator.agents.wishes import Wish
 from flashboot_operator.api.modelreplica import Spec
 from flashboot_operator.core.facts import Agent
+from flashboot_operator.core.plan import Decision
 from flashboot_operator.kube.client import Kube
 from flashboot_operator.kube.events import Recorder
 from flashboot_operator.reconcile.controller import Controller
@@ -81,8 +82,9 @@ def controller(obj: Object) -> tuple[Controller, FakeKube, FakeFleet]:
 )
 async def test_a_template_of_another_shape_than_a_pods_is_told_and_holds_up_nobody(field: str, value: Any) -> None:
     made, kube, fleet = controller(model_replica(**{field: value}))
-    await made.reconcile(KEY)
+    await made.look(KEY)
     assert fleet.looked_at == [KEY]
+    await made.upkeep.keep(KEY)
     said = {c["type"]: c for c in kube.applied[-1]["status"]["conditions"]}
     assert said["Stalled"]["reason"] == "TemplateRejected"
     assert f"spec.template.spec.containers.0.{field}" in said["Ready"]["message"]
@@ -91,18 +93,18 @@ async def test_a_template_of_another_shape_than_a_pods_is_told_and_holds_up_nobo
 async def test_a_spec_that_cannot_be_read_at_the_start_drops_nothing() -> None:
     """A new operator knows of it only what the nodes hold: they keep that, as often as it is looked at."""
     made, _, fleet = controller(model_replica(env={"A": "B"}))
-    await made.reconcile(KEY)
+    await made.look(KEY)
     assert fleet.wishes[-1] == Wish()
     fleet.heard = {"n1": agent("n1", arenas=[arena()])}
-    await made.reconcile(KEY)
+    await made.look(KEY)
     [wanted] = fleet.wishes[-1].arenas["n1"]
     assert (wanted.arena, wanted.role) == (arena().arena, "hold")
 
 
 async def test_a_spec_that_cannot_be_read_any_more_leaves_what_was_wanted() -> None:
     made, _, fleet = controller(model_replica(env={"A": "B"}))
-    made.plans[KEY] = (owner(), world([], []), [])
-    await made.reconcile(KEY)
+    made.decisions[KEY] = Decision(owner(), world([], []), [], generation=1)
+    await made.look(KEY)
     assert (fleet.looked_at, fleet.wishes) == ([KEY], [])
 
 
@@ -110,7 +112,7 @@ async def test_a_fault_of_ours_about_one_holds_up_nobody(monkeypatch: pytest.Mon
     made, _, fleet = controller(model_replica())
     made.mirror = cast(Mirror, object())
     with pytest.raises(AttributeError):
-        await made.reconcile(KEY)
+        await made.look(KEY)
     assert fleet.looked_at == [KEY]
 
 

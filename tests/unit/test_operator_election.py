@@ -11,7 +11,7 @@ from flashboot_agent.wire.observed_pod import ObservedPod
 from flashboot_agent.wire.problem import Problem
 from flashboot_operator.core.domains import domains_of
 from flashboot_operator.core.election import Sealed, elect_source, elect_sources
-from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.events import happened
 from flashboot_operator.core.facts import Agent, Node, Pod, Restart, Trouble, World, believed
 from flashboot_operator.core.parsing import node_of
 from flashboot_operator.core.plan import ArenaPlan, Memory
@@ -185,7 +185,7 @@ def test_the_only_source_is_used_though_it_is_drained_and_everybody_is_told() ->
     [condition] = [c for c in status.conditions or [] if c.type == "SourceAvailable"]
     assert (condition.status, condition.reason) == ("True", "SourceDraining")
     assert "being drained" in condition.message
-    assert ("Warning", "SourceAtRisk") in {(n.kind, n.reason) for n in notes_of(owner(), there, [plan], status, [])}
+    assert ("Warning", "SourceAtRisk") in {(n.kind, n.reason) for n in happened(owner(), there, [plan])}
 
 
 def test_an_idle_node_feeds_before_one_that_serves() -> None:
@@ -274,11 +274,10 @@ def test_an_agent_that_began_anew_with_its_arenas_is_told_once_and_nothing_else_
     there = world(pods, [restarted, *agents[1:]])
     plan = look(there, "n1")
     assert plan.wanted == look(world(pods, agents), "n1").wanted
-    status = compute_status(owner(), there, [plan], generation=1, before={}, refused=None)
-    notes = [n for n in notes_of(owner(), there, [plan], status, []) if n.action == "Observe"]
+    notes = [n for n in happened(owner(), there, [plan]) if n.action == "Observe"]
     assert [(n.kind, n.reason) for n in notes] == [("Normal", "AgentRestarted")]
     lost = Agent("n1", agents[0].observed, restart=Restart("1" * 8, frozenset(), frozenset({ARENA})))
-    notes = notes_of(owner(), world(pods, [lost, *agents[1:]]), [plan], status, [])
+    notes = happened(owner(), world(pods, [lost, *agents[1:]]), [plan])
     assert ("Warning", "ArenaLost") in {(n.kind, n.reason) for n in notes}
 
 
@@ -327,8 +326,7 @@ def test_a_source_that_cannot_be_read_is_quarantined_and_comes_back() -> None:
     [domain] = domains_of([plan], there(2))
     assert domain.source_message is not None
     assert "n1 is quarantined after 2 tries to read from it: no metadata in 3 s" in domain.source_message
-    status = compute_status(owner(), there(2), [plan], generation=1, before={}, refused=None)
-    notes = notes_of(owner(), there(2), [plan], status, [])
+    notes = happened(owner(), there(2), [plan])
     assert [n.message for n in notes if n.reason == "SourceQuarantined"] == [
         "rank tp0 on n1 says that it is complete, and a chunk of it could not be read: no metadata in 3 s"
     ]
@@ -385,7 +383,7 @@ def test_a_pod_on_a_node_with_an_image_is_elected_before_an_older_one() -> None:
     assert (plan.seed.name, plan.image_on) == ("p2", "n2")
     status = compute_status(owner(), there, [plan], generation=1, before={}, refused=None)
     assert {c.type: c.reason for c in status.conditions or []}["SourceAvailable"] == "LoadingImage"
-    assert "ImageElected" in {n.reason for n in notes_of(owner(), there, [plan], status, [])}
+    assert "ImageElected" in {n.reason for n in happened(owner(), there, [plan])}
     other = "arena-" + "0" * 32
     assert look(world(pods, [target(1), with_image(target(2), other)])).seed.name == "p1"  # type: ignore[union-attr]
 

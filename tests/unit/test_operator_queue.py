@@ -112,3 +112,69 @@ async def test_two_runs_of_a_key_keep_their_distance() -> None:
         queue.mark("a")
         await enough.wait()
     assert all(b - a >= 0.049 for a, b in itertools.pairwise(at)), at
+
+
+async def test_a_key_rests_as_long_as_it_worked() -> None:
+    loop = asyncio.get_running_loop()
+    at: list[tuple[float, float]] = []
+    enough = asyncio.Event()
+
+    async def work(key: str) -> None:
+        began = loop.time()
+        queue.mark(key)
+        await asyncio.sleep(0.03)  # the work itself
+        at.append((began, loop.time()))
+        if len(at) == 3:
+            enough.set()
+
+    async with running(work) as queue, asyncio.timeout(10):
+        queue.mark("a")
+        await enough.wait()
+    assert all(later - ended >= (ended - began) * 0.99 for (began, ended), (later, _) in itertools.pairwise(at)), at
+
+
+async def test_an_urgent_mark_waits_less_also_while_another_one_waits() -> None:
+    loop = asyncio.get_running_loop()
+    at: list[float] = []
+    twice = asyncio.Event()
+
+    async def work(_: str) -> None:
+        at.append(loop.time())
+        if len(at) == 1:
+            queue.mark("a")
+            queue.mark("a", urgent=True)
+        else:
+            twice.set()
+
+    async with running(work, min_interval_s=60.0, urgent_interval_s=0.02) as queue, asyncio.timeout(10):
+        queue.mark("a")
+        await twice.wait()
+        assert at[1] - at[0] >= 0.02
+        queue.mark("a")
+        assert not await _again(twice)
+
+
+async def _again(event: asyncio.Event) -> bool:
+    event.clear()
+    try:
+        async with asyncio.timeout(0.1):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def test_what_is_to_be_worked_on_because_something_happened_is_due() -> None:
+    proceed, inside = asyncio.Event(), asyncio.Event()
+
+    async def work(_: str) -> None:
+        inside.set()
+        await proceed.wait()
+
+    async with running(work) as queue, asyncio.timeout(5):
+        queue.mark("later", after_s=60)
+        assert not queue.is_due("later")
+        queue.mark("a")
+        assert queue.is_due("a")
+        await inside.wait()
+        assert queue.is_due("a")
+        proceed.set()

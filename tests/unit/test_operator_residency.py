@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashboot_agent.wire.observed_arena import Evicted
-from flashboot_operator.core.events import notes_of
+from flashboot_operator.core.events import happened
 from flashboot_operator.core.facts import Node, World
 from flashboot_operator.core.plan import Memory, Owner
 from flashboot_operator.core.replica import plan_replica
@@ -175,8 +175,7 @@ def test_a_copy_that_had_to_go_is_an_event() -> None:
     gone = Evicted(**arena().owner(), bytes=SIZE, at=NOW, message="its memory was needed for rank tp0 of ns/other")
     there = world([], [replace(agent("n1"), observed=agent("n1").observed.model_copy(update={"evicted": [gone]}))])
     here = asks(1, replicas=0)
-    status = compute_status(here, there, [], generation=1, before={}, refused=None)
-    (note,) = [n for n in notes_of(here, there, [], status, []) if n.reason == "CopyEvicted"]
+    (note,) = [n for n in happened(here, there, []) if n.reason == "CopyEvicted"]
     assert note.message == f"n1 dropped its copy of rank tp0, {SIZE} bytes: {gone.message}"
     later = replace(there, now=NOW + timedelta(hours=1))
-    assert "CopyEvicted" not in {n.reason for n in notes_of(here, later, [], status, [])}
+    assert "CopyEvicted" not in {n.reason for n in happened(here, later, [])}

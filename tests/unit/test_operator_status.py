@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flashboot_agent.wire.problem import Problem
-from flashboot_operator.core.events import SEALED, notes_of
+from flashboot_operator.core.events import SEALED, happened, transitions
 from flashboot_operator.core.facts import Trouble, World
 from flashboot_operator.core.parsing import IMAGE_STEP, pod_of
 from flashboot_operator.core.plan import Memory, Owner
@@ -147,13 +147,13 @@ def test_events_have_stable_names_and_old_news_is_not_told() -> None:
     here, there = owner(replicas=2), serving(2)
     plans = plan_replica(here, there, Memory())
     status = compute_status(here, there, plans, generation=1, before={}, refused=None)
-    notes = notes_of(here, there, plans, status, [])
+    notes = [*happened(here, there, plans), *transitions(status.conditions or [], [])]
     assert {n.reason for n in notes} == {"SourceElected", "CloneSealed", "ReplicasReady"}
     assert len({n.name(here) for n in notes}) == len(notes)
-    again = notes_of(here, there, plans, status, [])
+    again = [*happened(here, there, plans), *transitions(status.conditions or [], [])]
     assert [n.name(here) for n in again] == [n.name(here) for n in notes]
     later = World(**{**there.__dict__, "now": NOW + timedelta(hours=1)})
-    assert "CloneSealed" not in {n.reason for n in notes_of(here, later, plans, status, [])}
+    assert "CloneSealed" not in {n.reason for n in happened(here, later, plans)}
 
 
 def documented(heading: str) -> set[str]:

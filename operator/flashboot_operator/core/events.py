@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flashboot_agent.wire.arena import Way
-from flashboot_operator.api.status import Condition, Status
+from flashboot_operator.api.status import Condition
 from flashboot_operator.core.facts import World
 from flashboot_operator.core.note import RECENT, Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
@@ -24,10 +24,8 @@ NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 """A number that stands alone. Messages that differ only in such ones (percent, restarts, seconds) say the same."""
 
 
-def notes_of(
-    owner: Owner, world: World, plans: Sequence[ArenaPlan], status: Status, before: Sequence[dict[str, str]]
-) -> list[Note]:
-    """All that can be told now; the recorder leaves out what it has told."""
+def happened(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[Note]:
+    """What was elected, and what nodes did, as far as it can be told now; the recorder leaves out what it has told."""
     notes: list[Note] = []
     for plan in plans:
         notes += source_notes(plan, world)
@@ -58,8 +56,7 @@ def notes_of(
                 ms = int(took.total_seconds() * 1000)
                 text = f"{node} holds all {arena.bytes} bytes of rank {plan.place}, verified, after {ms} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
-    notes += _evicted(owner, world)
-    return notes + transitions(status.conditions or [], before)
+    return notes + _evicted(owner, world)
 
 
 def transitions(now: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Note]:

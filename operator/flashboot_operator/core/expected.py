@@ -7,6 +7,7 @@ coarse wastes a clone, one that is too fine seeds twice; neither can give an eng
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from flashboot_agent.core.identity import digest_of
@@ -48,11 +49,17 @@ def template_hash(spec: Spec) -> str | None:
 def expected_identity(spec: Spec, *, template_hash: str, gpu_product: str, architecture: str) -> str:
     """The pod's own hash stands for the revision: the spec may name another one by now."""
     sizes = spec.parallelism
+    parallelism = f"tp{sizes.tensor}-pp{sizes.pipeline}-dp{sizes.data}-ep{sizes.expert}"
+    return _digest(spec.model.name, template_hash, parallelism, gpu_product, architecture)
+
+
+@lru_cache(4096)  # asked for each pod and each node at every look
+def _digest(model: str, template: str, parallelism: str, gpu_product: str, architecture: str) -> str:
     return digest_of(
         {
-            "model": spec.model.name,
-            "template": template_hash,
-            "parallelism": f"tp{sizes.tensor}-pp{sizes.pipeline}-dp{sizes.data}-ep{sizes.expert}",
+            "model": model,
+            "template": template,
+            "parallelism": parallelism,
             "gpuProduct": gpu_product,
             "architecture": architecture,
         }

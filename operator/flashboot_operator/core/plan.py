@@ -9,8 +9,9 @@ from flashboot_agent.wire.desired import WantedArena
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.place import Place
 from flashboot_operator.api.modelreplica import Spec
+from flashboot_operator.core.design import Design
 from flashboot_operator.core.election import Source
-from flashboot_operator.core.facts import Pod
+from flashboot_operator.core.facts import Pod, World
 from flashboot_operator.core.fanout.model import Plan
 from flashboot_operator.core.fanout.pace import Slow
 from flashboot_operator.core.ranks import places_of_pod
@@ -143,3 +144,16 @@ def wanted_of(plans: Iterable[ArenaPlan]) -> dict[str, list[WantedArena]]:
         for node, wanted in plan.wanted.items():
             found.setdefault(node, []).append(wanted)
     return found
+
+
+@dataclass(frozen=True)
+class Decision:
+    """All that was decided of one ModelReplica at one look, and what it was decided from."""
+
+    owner: Owner
+    world: World
+    plans: list[ArenaPlan]
+    generation: int
+    """Of the object that was looked at."""
+    design: Design | None = None
+    """What its pods are made of; None where they are adopted."""

@@ -25,24 +25,23 @@ class LiveViews:
         self._lease = lease
 
     def listing(self, *, namespace: str | None, after: str | None, limit: int) -> Listing:
-        known = {key: (plan[0], self._status(key)) for key, plan in self._controller.plans.items()}
+        known = {key: (decision.owner, self._status(key)) for key, decision in self._controller.decisions.items()}
         return listing(known, namespace=namespace, after=after, limit=limit)
 
     def replica(self, namespace: str, name: str) -> ReplicaView | None:
         key = (namespace, name)
-        decided = self._controller.plans.get(key)
-        if decided is None:
+        decision = self._controller.decisions.get(key)
+        if decision is None:
             return None
         agents, silent = self._fleet.agents(), self._fleet.last_seen()
-        return view(decided, agents=agents, silent=silent, status=self._status(key), epoch=self._lease.epoch)
+        return view(decision, agents=agents, silent=silent, status=self._status(key), epoch=self._lease.epoch)
 
     def trees(self, namespace: str, name: str, rank: str | None) -> Trees | None:
-        decided = self._controller.plans.get((namespace, name))
-        if decided is None:
+        decision = self._controller.decisions.get((namespace, name))
+        if decision is None:
             return None
-        owner, world, plans = decided
-        present = replace(world, agents=self._fleet.agents(), now=datetime.now(UTC))
-        return trees_of(owner, present, plans, epoch=self._lease.epoch, rank=rank)
+        present = replace(decision.world, agents=self._fleet.agents(), now=datetime.now(UTC))
+        return trees_of(decision.owner, present, decision.plans, epoch=self._lease.epoch, rank=rank)
 
     def nodes(self, node: str | None) -> Nodes:
         return nodes_view(self._fleet.agents(), self._fleet.last_seen(), node)

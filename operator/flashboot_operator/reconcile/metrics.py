@@ -26,6 +26,7 @@ GAUGES = {
     "loop_lag_seconds": "How late the event loop woke up, recent worst.",
     "modelreplicas": "ModelReplicas that are known.",
     "queue_length": "ModelReplicas that wait to be looked at.",
+    "upkeep_length": "ModelReplicas of which something is to be written to the API server.",
     "plan_arenas": "Arenas that there are plans for.",
     "plan_targets": "Nodes that get an arena from another node.",
     "plan_edges": "Edges of all plans, over all lanes.",
@@ -43,7 +44,9 @@ class Metrics:
         self._elections = self._counter("elections_total", "Elections that chose somebody else.", "role", "reason")
         self._reconciles = self._counter("reconciles_total", "How often a ModelReplica was looked at.", "outcome")
         self._wait = self._seconds("queue_wait_seconds", "From when a ModelReplica was due until it was looked at.")
-        self._work = self._seconds("queue_work_seconds", "Of looking at a ModelReplica, API calls included.")
+        self._work = self._seconds("queue_work_seconds", "Of looking at a ModelReplica and deciding.")
+        self._kept = self._counter("upkeeps_total", "How often what was decided was compared and written.", "outcome")
+        self._keeping = self._seconds("upkeep_seconds", "Of that, API calls included.")
         self._calls = self._counter("api_calls_total", "Calls to the API server.", "verb", "resource", "code")
         self._api = self._seconds("api_seconds", "Of calls to the API server; of watches until they began.", "verb")
         self._agents = self._counter("agent_calls_total", "Calls to agents.", "call", "outcome")
@@ -76,6 +79,10 @@ class Metrics:
         self._reconciles.labels("failed" if failed else "done").inc()
         self._wait.observe(max(0.0, wait_s))
         self._work.observe(work_s)
+
+    def kept(self, wait_s: float, work_s: float, failed: bool) -> None:
+        self._kept.labels("failed" if failed else "done").inc()
+        self._keeping.observe(work_s)
 
     def api_call(self, call: Call, code: str, seconds: float) -> None:
         self._calls.labels(call.verb, call.resource, code).inc()

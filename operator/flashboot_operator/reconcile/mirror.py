@@ -119,15 +119,14 @@ class Mirror:
             self._on_gone(_uid(before))
         if after is not None and self.pods.synced.is_set() and _bound(after) and (replaced or not _bound(before)):
             self._on_bound(_uid(after))
-        for raw, there in ((before, False), (after, True)):
-            if raw is None:
-                continue
-            name = (raw["metadata"].get("labels") or {}).get(LABEL_MODEL_REPLICA, "")
-            pod = pod_of(raw) if there else None
-            if pod is not None:
-                self._runs(pod)
-            for claimed_by in {name, volume_of(raw.get("spec") or {}) or name}:
-                self._of((key[0], claimed_by), raw["metadata"]["uid"], pod)
+        was, now = _claims(key, before), _claims(key, after)
+        for owner, uid in was - now:
+            self._put(owner, uid, None)
+        pod = pod_of(after) if after is not None else None
+        if pod is not None:
+            self._runs(pod)
+        for owner, uid in now:
+            self._put(owner, uid, pod)
 
     def _runs(self, pod: Pod) -> None:
         """Nodes' clocks may differ from ours, so a start that is shown as it happens counts from then on. Of those that
@@ -138,15 +137,18 @@ class Mirror:
             ago = 0.0 if self.pods.synced.is_set() else (datetime.now(UTC) - pod.started).total_seconds()
             self._running[pod.uid] = (pod.started, time.monotonic() - max(0.0, ago))
 
-    def _of(self, owner: Key, uid: str, pod: Pod | None) -> None:
+    def _put(self, owner: Key, uid: str, pod: Pod | None) -> None:
+        """Most of what a kubelet writes is nothing to us."""
         pods = self._pods.setdefault(owner, {})
+        changed = pods.get(uid) != pod
         if pod is not None:
             pods[uid] = pod
         else:
             pods.pop(uid, None)
         if not pods:
             del self._pods[owner]
-        self._mark(owner)
+        if changed:
+            self._mark(owner)
 
     def _node(self, key: Key, before: Object | None, after: Object | None) -> None:
         was = self.nodes.get(key[1])
@@ -169,6 +171,15 @@ class Mirror:
 
 def _uid(obj: Raw) -> str:
     return str(obj["metadata"]["uid"])
+
+
+def _claims(key: Key, pod: Object | None) -> set[tuple[Key, str]]:
+    """Of whom it is, by its label or by its volume, with its UID."""
+    if pod is None:
+        return set()
+    name = (pod["metadata"].get("labels") or {}).get(LABEL_MODEL_REPLICA, "")
+    owners = {name, volume_of(pod.get("spec") or {}) or name}
+    return {((key[0], owner), _uid(pod)) for owner in owners}
 
 
 def _bound(pod: Object | None) -> bool:

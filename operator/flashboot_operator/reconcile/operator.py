@@ -79,6 +79,7 @@ class Operator:
         self.metrics = metrics
         metrics.read(self._gauges, self.fleet.last_seen)
         self.controller.mirror, self.controller.fleet = self.mirror, self.fleet
+        self.controller.upkeep.mirror = self.mirror
         self.kopf = KopfWatch(self.controller.on_object, kubeconfig=kubeconfig)
         self.kube = kube
         self.leading = False
@@ -124,7 +125,8 @@ class Operator:
             if not await _first(stop, self.fleet.all_heard(FIRST_WORDS_S)):
                 return
             tasks += [
-                asyncio.create_task(self.controller.queue.run(), name="queue"),
+                asyncio.create_task(self.controller.queue.run(), name="looks"),
+                asyncio.create_task(self.controller.upkeep.queue.run(), name="upkeep"),
                 asyncio.create_task(self.recorder.run(), name="events"),
                 asyncio.create_task(self._resync(), name="resync"),
                 *([asyncio.create_task(self.trust.keep(), name="trust")] if self.trust is not None else []),
@@ -197,15 +199,16 @@ class Operator:
         return ok, {"synced": synced, "leading": self.leading, "nodesMayBeTold": self.fleet.open}
 
     def _gauges(self) -> dict[str, float]:
-        plans = [plan for _, _, plans in self.controller.plans.values() for plan in plans]
+        plans = [plan for decision in self.controller.decisions.values() for plan in decision.plans]
         return {
             "leading": float(self.leading),
             "epoch": self.lease.epoch,
             "lease_age_seconds": self.lease.age_s if self.lease.epoch >= 0 else 0.0,
             "watch_age_seconds": self.mirror.watch_age_s(),
             "loop_lag_seconds": self.lag.worst_s,
-            "modelreplicas": len(self.controller.plans),
+            "modelreplicas": len(self.controller.decisions),
             "queue_length": len(self.controller.queue),
+            "upkeep_length": len(self.controller.upkeep.queue),
             "plan_arenas": len(plans),
             "plan_targets": sum(len(_targets(plan)) for plan in plans),
             "plan_edges": sum(len(edges) for plan in plans for edges in plan.lanes),

@@ -17,11 +17,9 @@ from flashboot_operator.api.live import (
     Traffic,
 )
 from flashboot_operator.core.facts import Agent, Key, Pod, World
-from flashboot_operator.core.plan import ArenaPlan, Owner
+from flashboot_operator.core.plan import ArenaPlan, Decision, Owner
 from flashboot_operator.core.status import lines_of
 from flashboot_operator.kube.client import Object
-
-Decided = tuple[Owner, World, list[ArenaPlan]]
 
 
 def listing(
@@ -53,10 +51,10 @@ def _summary(owner: Owner, status: Object) -> Summary:
 
 
 def view(
-    decided: Decided, *, agents: Mapping[str, Agent], silent: Mapping[str, float], status: Object, epoch: int
+    decision: Decision, *, agents: Mapping[str, Agent], silent: Mapping[str, float], status: Object, epoch: int
 ) -> ReplicaView:
     """Times come from the agents and from the API server, as they said them. Agents are as they are now."""
-    owner, world, plans = decided
+    owner, world, plans = decision.owner, decision.world, decision.plans
     concerned = {p.node for p in world.pods if p.node} | {n for plan in plans for n in (*plan.wanted, *plan.sealed)}
     return ReplicaView(
         namespace=owner.namespace,

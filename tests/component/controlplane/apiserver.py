@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,6 +75,8 @@ class ApiServer:
     etcd_port: int
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     restarts: list[datetime] = field(default_factory=list)
+    _idle: deque[http.client.HTTPSConnection] = field(default_factory=deque)
+    _context: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
@@ -90,24 +94,47 @@ class ApiServer:
     def call(
         self, method: str, path: str, body: Any = None, content: str = "application/json", timeout: float = 10
     ) -> Any:
-        import ssl
-
-        request = urllib.request.Request(self.url + path, method=method)
-        request.add_header("Authorization", f"Bearer {TOKEN}")
-        data = None
-        if body is not None:
-            data = json.dumps(body).encode()
-            request.add_header("Content-Type", content)
-        context = ssl.create_default_context(cafile=str(self.folder / "certs" / "apiserver.crt"))
+        """From any thread, over a connection that stays open: a handshake costs more than most calls."""
+        headers = {"Authorization": f"Bearer {TOKEN}"} | ({"Content-Type": content} if body is not None else {})
+        data = json.dumps(body).encode() if body is not None else None
         try:
-            with urllib.request.urlopen(request, data=data, timeout=timeout, context=context) as response:
-                return json.loads(response.read() or b"null")
-        except urllib.error.HTTPError as error:
-            text = error.read()
+            status, text = self._exchange(method, path, data, headers, timeout)
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+        if status < 400:
+            return json.loads(text or b"null")
+        try:
+            raise ApiError(status, json.loads(text))
+        except json.JSONDecodeError:
+            raise ApiError(status, {"message": text.decode(errors="replace")}) from None
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
+    ) -> tuple[int, bytes]:
+        while True:
             try:
-                raise ApiError(error.code, json.loads(text)) from None
-            except json.JSONDecodeError:
-                raise ApiError(error.code, {"message": text.decode(errors="replace")}) from None
+                connection, kept = self._idle.pop(), True
+            except IndexError:
+                connection, kept = self._connection(), False
+            connection.timeout = timeout
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            try:
+                connection.request(method, path, body=data, headers=headers)
+                answer = connection.getresponse()
+                result = answer.status, answer.read()
+            except BaseException as error:
+                connection.close()
+                if kept and isinstance(error, ConnectionError | ssl.SSLEOFError):
+                    continue  # the server has closed it meanwhile, or was restarted
+                raise
+            self._idle.append(connection)
+            return result
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=str(self.folder / "certs" / "apiserver.crt"))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self._context)
 
     def create(self, path: str, body: Any) -> Any:
         return self.call("POST", path, body)
@@ -256,6 +283,8 @@ class ApiServer:
             )
 
     def stop(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
         for process in reversed(self.processes):
             process.kill()
             process.wait(timeout=20)

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from functools import partial
 
-import httpx
+import aiohttp
 from aiohttp import web
 
 from flashboot_agent.node.identity import NodeIdentity
@@ -58,7 +58,7 @@ class FakeAgent:
         self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._task: asyncio.Task[None] | None = None
-        self._http = httpx.AsyncClient(timeout=2, trust_env=False, verify=False)  # between fakes nothing is at stake
+        self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         app = web.Application()
@@ -72,6 +72,9 @@ class FakeAgent:
             ]
         )
         self.identity.load()
+        if self._http is None:
+            connector = aiohttp.TCPConnector(ssl=False)  # between fakes nothing is at stake
+            self._http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.ip, self.port, ssl_context=self.identity.context).start()
@@ -93,7 +96,8 @@ class FakeAgent:
 
     async def close(self) -> None:
         await self.stop()
-        await self._http.aclose()
+        if self._http is not None:
+            await self._http.close()
 
     # What the test does
 
@@ -153,8 +157,10 @@ class FakeAgent:
                     await self._changed.wait_for(lambda: self.counter > after or after > self.counter)
             except TimeoutError:
                 pass
-        said = self._said().model_dump(by_alias=True, mode="json")
-        return web.json_response({**said, "protocol": self.protocol})
+        said = self._said()
+        if said.protocol != self.protocol:
+            return web.json_response({**said.model_dump(by_alias=True, mode="json"), "protocol": self.protocol})
+        return self._answer(said)
 
     def _said(self) -> Observed:
         return Observed(
@@ -284,6 +290,12 @@ class FakeAgent:
         self.arenas[want.arena] = mine.model_copy(update=update)
         return True
 
+    async def _ask(self, address: str, arena: str) -> ObservedArena | None:
+        assert self._http is not None
+        async with self._http.get(f"https://{address}/v1/arenas/{arena}") as answer:
+            content = await answer.read()
+        return ObservedArena.model_validate_json(content) if answer.status == 200 else None
+
     async def _clone(self, want: WantedArena) -> bool:
         mine = self.arenas.get(want.arena)
         if mine is None:
@@ -294,9 +306,8 @@ class FakeAgent:
         blamed = list(mine.accusations)
         for parent in want.lanes[0].parents:
             try:
-                answer = await self._http.get(f"https://{parent.address}/v1/arenas/{want.arena}")
-                theirs = ObservedArena.model_validate_json(answer.content) if answer.status_code == 200 else None
-            except httpx.HTTPError as error:
+                theirs = await self._ask(parent.address, want.arena)
+            except (aiohttp.ClientError, TimeoutError) as error:
                 problem = Problem(reason="ParentUnreachable", message=f"{parent.node}: {error}"[:200])
                 if not any(a.node == parent.node for a in blamed):
                     blamed.append(Accusation(node=parent.node, problem=problem, at=now()))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.component.controlplane.apiserver import TOKEN, ApiServer
-from tests.component.controlplane.fakeagents import FakeAgent
+from tests.component.controlplane.fakeagents import BYTES, FakeAgent
 from tests.component.controlplane.proxy import Fault, Proxy, Seen
 from tests.component.controlplane.rig import OperatorProcess, Rig, eventually, made_by
 from tests.component.controlplane.test_crd import model_replica
@@ -156,7 +156,7 @@ class Bulk:
 
 @pytest.mark.timeout(600)
 async def test_a_hundred_with_four_hundred_pods_cost_nothing_when_nothing_changes(rig: Rig, proxy: Proxy) -> None:
-    nodes = [await rig.node(number) for number in range(1, 11)]
+    nodes = [await rig.node(number, step=BYTES) for number in range(1, 11)]  # clones that say little meanwhile
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=rig.api.url, verify=False, headers=headers, timeout=60) as http:
         bulk = Bulk(rig, http)
