@@ -17,6 +17,7 @@ def used() -> Metrics:
     metrics = Metrics()
     metrics.planned([], a_chain()[1])
     metrics.looked(0.1, 0.2, False)
+    metrics.kept(0.1, 0.2, False)
     metrics.api_call(Call("get", "pods"), "200", 0.1)
     metrics.agent_call("desired", "ok", 0.1)
     metrics.status("written")
