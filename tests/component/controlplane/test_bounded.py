@@ -172,9 +172,11 @@ async def test_a_hundred_with_four_hundred_pods_cost_nothing_when_nothing_change
             items = (await bulk.call("GET", rig.path("")))["items"]
             ready = [i for i in items if (i.get("status") or {}).get("readyReplicas") == 4]
             assert len(ready) == 100, f"{len(ready)} of {len(items)} are ready"
+            sealed = [arena for node in nodes for arena in node.arenas.values() if arena.state == "sealed"]
+            assert len(sealed) == 400, f"{len(sealed)} of 400 arenas are complete"
             return True
 
-        await eventually("all hundred are ready", all_ready, 240)
+        await eventually("all hundred are ready, and all is cloned", all_ready, 240)
     await _calm(proxy)
     before = resident_bytes(rig.operator.pid)
     for turn in range(10):  # Each makes the operator look at all of them again.
