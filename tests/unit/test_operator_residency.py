@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashboot_agent.wire.observed_arena import Evicted
 from flashboot_operator.core.events import happened
 from flashboot_operator.core.facts import Node, World
-from flashboot_operator.core.plan import Memory, Owner
+from flashboot_operator.core.plan import Memory, Owner, memory_of
 from flashboot_operator.core.replica import plan_replica
 from flashboot_operator.core.residency import unused_since
 from flashboot_operator.core.status import compute_status
@@ -98,6 +98,24 @@ def test_the_choice_depends_on_no_order_and_confirms_itself(names: set[str], cop
     assert len(chosen) == min(copies, len(names))
     left = after(1, holders(tuple(chosen), nodes=nodes))
     assert kept(asks(copies, replicas=0), left) == chosen
+
+
+@given(order=st.permutations(NAMES), copies=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_pods_that_go_one_after_another_leave_copies_that_nobody_was_told_to_drop(
+    order: list[str], copies: int
+) -> None:
+    """Looks come faster than nodes say what they have dropped."""
+    agents = [agent(name, arenas=[arena()], pods=[seen(f"p{name}", "attached")]) for name in NAMES]
+    memory, wanted = Memory(), set(NAMES)
+    for number in range(len(order) + 1):
+        there = world([pod(f"p{name}", name) for name in order[number:]], agents, unused_since=NOW)
+        plans = plan_replica(asks(copies, replicas=0), there, memory)
+        memory = memory_of(plans)
+        now = {node for plan in plans for node in plan.wanted}
+        assert now <= wanted
+        assert len(now) >= copies
+        wanted = now
 
 
 def test_since_when_there_is_no_pod_is_what_the_status_says() -> None:

@@ -27,6 +27,8 @@ class Memory:
     slow: Mapping[str, Slow] = field(default_factory=dict)
     learned: Mapping[str, str] = field(default_factory=dict)
     """Expected identity → key of the set of arenas that its engines asked for, where it is another one (learned.py)."""
+    wanted: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Arena → the nodes that were to have it. Any other lets go of it by now, whatever it said last."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def memory_of(plans: Iterable[ArenaPlan], learned: Mapping[str, str] | None = No
         seeds_of(plans),
         {p.arena: p.slow for p in plans if p.slow},
         learned or {},
+        {p.arena: frozenset(p.wanted) for p in plans},
     )
 
 

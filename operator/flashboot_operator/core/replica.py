@@ -68,7 +68,7 @@ def plan_replica(owner: Owner, world: World, memory: Memory, kinds: Kinds | None
     ]
     whole = [plans for plans in podless if all(p.source for p in plans)]
     kept = _worth_keeping(owner, world, kinds.learned, bool(used), whole)
-    sets = [keep_copies(owner, world, plans) for plans in (*used, *kept)]
+    sets = [keep_copies(owner, world, plans, memory.wanted) for plans in (*used, *kept)]
     plans = [with_refusals(owner, plan, world, kinds) for plans in sets for plan in plans]
     return sorted(plans, key=lambda p: (-len(p.pods), p.expected, in_order(p.place)))
 

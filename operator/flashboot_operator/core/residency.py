@@ -4,14 +4,14 @@ while replicas are wanted.
 Copies are never made for their own sake: one is what a replica leaves on its node. While pods are there, nodes of
 theirs count first, and idle ones fill up to `hostCopies`. When the last pod has gone, that many stay for
 `hostTTLSeconds`; since when there is no pod is in the object's status, so that a new operator goes on counting. Pure:
-the same facts give the same nodes, so that nothing has to be remembered of the choice either. What is told of it is in
-copies.py.
+the same facts give the same nodes. Only who was not to have a copy at the last look is remembered, and comes last: it
+lets go of it, though it has not said so yet. What is told of all that is in copies.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -52,28 +52,40 @@ def term(owner: Owner, world: World) -> Term:
     return Term(spec.host_copies if world.now < until else 0, until)
 
 
-def keep_copies(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[ArenaPlan]:
-    """The plans of one set of arenas, their idle copies told to stay. `plans`: of all ranks of the same replicas."""
+def keep_copies(
+    owner: Owner, world: World, plans: Sequence[ArenaPlan], before: Mapping[str, frozenset[str]]
+) -> list[ArenaPlan]:
+    """The plans of one set of arenas, their idle copies told to stay. `plans`: of all ranks of the same replicas.
+    `before`: Memory.wanted."""
     copies = term(owner, world).copies
     ranks = Counter(node for plan in plans for node in plan.sealed)
-    return [_keep(owner, world, plan, copies=copies, ranks=ranks) for plan in plans]
+    kept = []
+    for plan in plans:
+        let_go = plan.sealed.keys() - before.get(plan.arena, plan.sealed.keys())
+        kept.append(_keep(owner, world, plan, copies=copies, ranks=ranks, let_go=let_go))
+    return kept
 
 
-def _keep(owner: Owner, world: World, plan: ArenaPlan, *, copies: int, ranks: Mapping[str, int]) -> ArenaPlan:
+def _keep(
+    owner: Owner, world: World, plan: ArenaPlan, *, copies: int, ranks: Mapping[str, int], let_go: Collection[str]
+) -> ArenaPlan:
     if plan.source is None:
         return plan
     source, used = plan.source.node, {pod.node for pod in plan.pods}
     # Those of pods, of pods that are away for a moment, and what a domain clones from (orders.py).
     kept = sorted(node for node in plan.sealed if node in plan.wanted and (node in used or node != source))
     idle: list[str] = []
-    if source not in used and (owner.wants_replicas or len(kept) < copies):
+    if source not in used and (owner.wants_replicas or (len(kept) < copies and source not in let_go)):
         idle.append(source)
     while len(kept) + len(idle) < copies:
         left = plan.sealed.keys() - {*kept, *idle}
         if not left:
             break
         homes = Counter(domain_of(world, node) for node in (*kept, *idle))
-        grades = {node: (not _sound(world, node), -ranks[node], homes[domain_of(world, node)], node) for node in left}
+        grades = {
+            node: (node in let_go, not _sound(world, node), -ranks[node], homes[domain_of(world, node)], node)
+            for node in left
+        }
         idle.append(min(left, key=grades.__getitem__))
     elsewhere = any(_sound(world, node) for node in kept)
     wanted = dict(plan.wanted)

@@ -81,7 +81,11 @@ async def test_groups_are_made_seeded_cloned_counted_and_scaled(rig: Rig) -> Non
         return await least(rig) == 0
 
     await eventually("the budget follows", lowered)
-    assert ("GroupRemoved", "replica m-1 goes: there are more than wanted") in await rig.events("m")
+
+    async def told() -> bool:
+        return ("GroupRemoved", "replica m-1 goes: there are more than wanted") in await rig.events("m")
+
+    await eventually("an Event tells it", told)
 
 
 async def test_a_group_restarts_as_a_whole_and_once(rig: Rig) -> None:
