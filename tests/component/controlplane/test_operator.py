@@ -35,10 +35,15 @@ async def sealed(agent: FakeAgent) -> None:
 
 
 async def seeded(rig: Rig, agent: FakeAgent) -> Object:
-    """A first replica, all the way to Ready."""
+    """A first replica, all the way to Ready, and known as the source."""
+
+    async def known() -> bool:
+        return (await rig.condition("m", "SourceAvailable")).get("status") == "True"
+
     pod = await rig.pod("m", agent)
     await sealed(agent)
     await rig.set_ready(pod)
+    await eventually("the operator knows that it is complete", known)
     return pod
 
 
