@@ -13,7 +13,9 @@ constexpr std::size_t kBlock = 64;
 template <int kPlanes>
 inline void split(const std::uint64_t* plane, std::uint64_t valid, std::uint64_t* mask) {
   mask[0] = valid;
+#pragma GCC unroll 4
   for (int p = 0; p < kPlanes; ++p) {
+#pragma GCC unroll 8
     for (int c = 0; c < 1 << p; ++c) {
       mask[c + (1 << p)] = mask[c] & plane[p];
       mask[c] &= ~plane[p];
@@ -103,16 +105,25 @@ void scan_blocks(Scan& scan, const std::byte* base, const std::byte* next, std::
   }
 }
 
-// The changes of one block, in the order of the elements.
-template <int kWord, int kClasses>
+// The changes of one block, in the order of the elements. The masks are made once more from the planes: those of the
+// loop over blocks would be in memory, not in registers, if this function were given a pointer to them.
+template <int kPlanes>
+struct Planes {
+  std::uint64_t plane[kPlanes];
+};
+template <int kWord, int kPlanes>
 [[gnu::noinline]] void locate_in_block(Locate& locate, const std::byte* block, std::size_t first,
-                                       const std::uint64_t* mask, std::int32_t* left) {
+                                       Planes<kPlanes> planes, std::uint64_t valid, std::int32_t* left) {
+  std::uint64_t mask[1 << kPlanes];
+  split<kPlanes>(planes.plane, valid, mask);
+  unsigned passed = 0;  // classes that have a change here
+  for (int c = 0; c < 1 << kPlanes; ++c) {
+    passed |= static_cast<std::uint32_t>(left[c]) >> 31 << c;
+  }
   std::uint64_t hits = 0;
   std::uint32_t step[kBlock];
-  for (int c = 0; c < kClasses; ++c) {
-    if (left[c] >= 0) {
-      continue;
-    }
+  for (; passed != 0; passed &= passed - 1) {
+    const auto c = static_cast<unsigned>(__builtin_ctz(passed));
     const auto there = static_cast<std::int32_t>(count_bits(mask[c]));
     std::int32_t rank = left[c] + there;
     do {
@@ -134,21 +145,25 @@ template <int kWord, int kClasses>
 template <typename Ops, int kWord, int kPlanes>
 void locate_blocks(Locate& locate, const std::byte* base, std::size_t first, std::size_t last) {
   constexpr int kClasses = 1 << kPlanes;
+  const Classes classes = locate.classes;
   Block<kWord> block;
   std::int32_t left[kClasses];
   __builtin_memcpy(left, locate.left, sizeof left);
   for (std::size_t e = first; e < last; e += kBlock) {
     block.take(base + e * kWord, last - e);
-    std::uint64_t plane[kPlanes], mask[kClasses];
-    Ops::template planes<kWord, kPlanes>(block.at, locate.classes, plane);
-    split<kPlanes>(plane, valid_mask(last - e), mask);
+    Planes<kPlanes> planes;
+    std::uint64_t mask[kClasses];
+    Ops::template planes<kWord, kPlanes>(block.at, classes, planes.plane);
+    const std::uint64_t valid = valid_mask(last - e);
+    split<kPlanes>(planes.plane, valid, mask);
     std::int32_t lowest = 0;
+#pragma GCC unroll 16
     for (int c = 0; c < kClasses; ++c) {
       left[c] -= static_cast<std::int32_t>(count_bits(mask[c]));
       lowest |= left[c];
     }
-    if (lowest < 0) {
-      locate_in_block<kWord, kClasses>(locate, block.at, e, mask, left);
+    if (__builtin_expect(lowest < 0, 0)) {
+      locate_in_block<kWord, kPlanes>(locate, block.at, e, planes, valid, left);
     }
   }
   __builtin_memcpy(locate.left, left, sizeof left);

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, DeltaDamaged
 from flashboot_agent.delta import arena as arena_module
@@ -32,13 +33,20 @@ def shared(data: bytes) -> mmap.mmap:
     return memory
 
 
-def apply(memory: memoryview, path: Path, folder: Path, step: int | None = None, version: int = 7) -> list[str]:
-    """The steps that it went through. `step`: the process ends there."""
+def apply(
+    memory: memoryview, path: Path, folder: Path, step: int | None = None, *, version: int = 7, torn: bytes = b""
+) -> list[str]:
+    """The steps that it went through. `step`: the process ends there; with `torn`, the result, in the midst of writing
+    the window that it has just kept."""
     steps: list[str] = []
 
     def point(name: str) -> None:
         steps.append(name)
         if len(steps) - 1 == step:
+            if torn and name == "kept":
+                begin = (steps.count("kept") - 1) * DIGEST_CHUNK_BYTES
+                end = begin + (min(DIGEST_CHUNK_BYTES, len(torn) - begin)) // 2
+                memory[begin:end] = torn[begin:end]
             os._exit(9)
 
     with open_delta(path, None) as delta:
@@ -98,7 +106,7 @@ def test_a_process_that_dies_at_any_step_leaves_what_can_be_put_right_both_ways(
             for to, expected in (("base", base), ("result", new)):
                 memory[:] = base
                 folder = tmp_path / f"{step}-{to}"
-                assert in_child(partial(apply, view, path, folder, step)) == 9
+                assert in_child(partial(apply, view, path, folder, step, torn=new)) == 9
                 again = 0  # the recovery dies, too, at each of its steps in turn
                 while (status := in_child(partial(recover, view, path, folder, to, again))) == 9:
                     again += 1
