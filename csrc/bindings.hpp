@@ -13,5 +13,6 @@ void bind_load(nanobind::module_& module);
 void bind_checkpoint(nanobind::module_& module);
 void bind_delta(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
+void bind_torch(nanobind::module_& module);
 
 }  // namespace flashboot

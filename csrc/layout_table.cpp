@@ -242,6 +242,21 @@ std::vector<std::string> LayoutTable::paths() const {
   return result;
 }
 
+bool LayoutTable::all_in_place() const noexcept {
+  return std::ranges::all_of(tensors_, [this](const Tensor& tensor) { return in_place(tensor); });
+}
+
+LayoutTable::Names LayoutTable::full_names() const {
+  Names names;
+  NameBuffer buffer;
+  names.ends.reserve(bindings_.size());
+  for (const Binding& binding : bindings_) {
+    names.text += full_name(binding, buffer);
+    names.ends.push_back(names.text.size());
+  }
+  return names;
+}
+
 std::string_view LayoutTable::full_name(const Binding& binding, NameBuffer& buffer) const noexcept {
   std::size_t begin = buffer.size();
   const auto put = [&](std::string_view part) {

@@ -122,6 +122,13 @@ class LayoutTable {
   // Path of the module, a dot unless that is the root, and the attribute; valid until the next call with this buffer.
   using NameBuffer = std::array<char, 2 * kLayoutMostText + 1>;
   [[nodiscard]] std::string_view full_name(const Binding& binding, NameBuffer& buffer) const noexcept;
+  [[nodiscard]] bool all_in_place() const noexcept;
+  // Full names of all bindings, one behind the other, and where each ends.
+  struct Names {
+    std::string text;
+    std::vector<std::size_t> ends;
+  };
+  [[nodiscard]] Names full_names() const;
 
  private:
   void read_names(ColumnReader& reader, std::uint64_t count);

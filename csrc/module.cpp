@@ -14,4 +14,5 @@ NB_MODULE(_native, module) {
   flashboot::bind_checkpoint(module);
   flashboot::bind_delta(module);
   flashboot::bind_layout(module);
+  flashboot::bind_torch(module);
 }

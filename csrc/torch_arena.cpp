@@ -48,14 +48,14 @@ void release(void* /*data*/, void* context) { delete static_cast<std::shared_ptr
 
 // A tensor of one dtype over the whole mapping, which it keeps.
 TorchShims::Handle base_of(const TorchShims& shims, const LayoutDtype& dtype, const std::shared_ptr<Mapping>& mapping) {
-  const auto number = [&](const std::string& name) { return reinterpret_cast<Number>(shims.find(name.c_str()))(); };
+  const auto number = [&](const std::string& name) { return reinterpret_cast<Number>(shims.library().find(name.c_str()))(); };
   const auto elements = static_cast<std::int64_t>(mapping->bytes / dtype.bytes);
   const std::int64_t stride = 1;
   TorchShims::Handle made = nullptr;
   const std::int32_t code = number("aoti_torch_dtype_" + std::string(dtype.name));
   const std::int32_t device = number("aoti_torch_device_type_cpu");
   const std::int32_t layout = number("aoti_torch_layout_strided");
-  const auto from_blob = reinterpret_cast<FromBlob>(shims.find("torch_from_blob"));
+  const auto from_blob = reinterpret_cast<FromBlob>(shims.library().find("torch_from_blob"));
   // If it fails the context may have been freed or not; it is a few bytes, and this process goes on without.
   if (from_blob(mapping->data, 1, &elements, &stride, 0, code, device, -1, &made, layout, nullptr, 0, &release,
                 new std::shared_ptr<Mapping>(mapping)) != 0) {
@@ -82,18 +82,13 @@ TorchArena::TorchArena(const std::string& library, const LayoutTable& table, int
   const auto mapping = std::make_shared<Mapping>(descriptor, table.arena_bytes());
   std::array<TorchShims::Handle, kLayoutDtypes.size()> bases{};
   try {
-    std::vector<TorchShims::View> views;
-    views.reserve(table.tensors().size());
     for (const LayoutTable::Tensor& tensor : table.tensors()) {
-      const LayoutTable::Form& form = table.forms()[tensor.form];
-      const bool here = table.in_place(tensor);
-      if (here && bases[form.dtype] == nullptr) {
-        bases[form.dtype] = base_of(shims_, kLayoutDtypes[form.dtype], mapping);
+      const std::uint32_t dtype = table.forms()[tensor.form].dtype;
+      if (bases[dtype] == nullptr && table.in_place(tensor)) {
+        bases[dtype] = base_of(shims_, kLayoutDtypes[dtype], mapping);
       }
-      views.push_back({here ? bases[form.dtype] : nullptr, table.sizes(form), table.strides(form),
-                       static_cast<std::int64_t>(table.byte_offset(tensor) / kLayoutDtypes[form.dtype].bytes)});
     }
-    handles_ = shims_.make(views);
+    handles_ = shims_.make(views_of(table, bases));
   } catch (...) {
     shims_.drop(bases);
     throw;

@@ -31,7 +31,6 @@ class TorchArena {
 
   // One per tensor of the table, null for those that are not over the arena's own bytes; the caller owns them now.
   [[nodiscard]] std::vector<TorchShims::Handle> take() noexcept { return std::move(handles_); }
-  [[nodiscard]] const TorchShims& shims() const noexcept { return shims_; }
 
  private:
   TorchShims shims_;

@@ -1,29 +1,14 @@
 #include "torch_views.hpp"
 
-#include <dlfcn.h>
-
 #include <cstddef>
 #include <stdexcept>
 
 namespace flashboot {
 
-TorchShims::TorchShims(const std::string& library) {
-  // RTLD_NOLOAD: whoever has no torch loaded gets none. The reference is kept: torch is never unloaded.
-  library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  if (library_ == nullptr) {
-    throw std::runtime_error(library + " is not loaded");
-  }
-  reinterpret_ = reinterpret_cast<Reinterpret>(find("aoti_torch__reinterpret_tensor"));
-  delete_ = reinterpret_cast<Delete>(find("aoti_torch_delete_tensor_object"));
-}
-
-void* TorchShims::find(const char* name) const {
-  void* found = dlsym(library_, name);
-  if (found == nullptr) {
-    throw std::runtime_error(std::string("this torch has no ") + name);
-  }
-  return found;
-}
+TorchShims::TorchShims(const std::string& library)
+    : library_(library),
+      reinterpret_(reinterpret_cast<Reinterpret>(library_.find("aoti_torch__reinterpret_tensor"))),
+      delete_(reinterpret_cast<Delete>(library_.find("aoti_torch_delete_tensor_object"))) {}
 
 std::vector<TorchShims::Handle> TorchShims::make(std::span<const View> views) const {
   std::vector<Handle> made(views.size(), nullptr);
@@ -49,6 +34,18 @@ void TorchShims::drop(std::span<const Handle> handles) const noexcept {
       (void)delete_(handle);  // can fail only for memory that is none of torch's
     }
   }
+}
+
+std::vector<TorchShims::View> views_of(const LayoutTable& table, std::span<const TorchShims::Handle> bases) {
+  std::vector<TorchShims::View> views;
+  views.reserve(table.tensors().size());
+  for (const LayoutTable::Tensor& tensor : table.tensors()) {
+    const LayoutTable::Form& form = table.forms()[tensor.form];
+    const std::uint64_t elements = table.byte_offset(tensor) / kLayoutDtypes[form.dtype].bytes;
+    views.push_back({table.in_place(tensor) ? bases[form.dtype] : nullptr, table.sizes(form), table.strides(form),
+                     static_cast<std::int64_t>(elements)});
+  }
+  return views;
 }
 
 }  // namespace flashboot

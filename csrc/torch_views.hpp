@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "layout_table.hpp"
+#include "loaded_library.hpp"
+
 namespace flashboot {
 
 class TorchShims {
@@ -18,8 +21,7 @@ class TorchShims {
   // `library`: the path of libtorch_cpu.so. Raises std::runtime_error when it is not loaded or lacks a function.
   explicit TorchShims(const std::string& library);
 
-  // A C function of torch. Raises std::runtime_error when it has none of that name.
-  [[nodiscard]] void* find(const char* name) const;
+  [[nodiscard]] const LoadedLibrary& library() const noexcept { return library_; }
 
   struct View {
     Handle base;  // null: no tensor is made, the handle is null
@@ -37,9 +39,12 @@ class TorchShims {
                                        Handle*);
   using Delete = std::int32_t (*)(Handle);
 
-  void* library_;
+  LoadedLibrary library_;
   Reinterpret reinterpret_;
   Delete delete_;
 };
+
+// For each tensor of the table that lies over the arena's own bytes a view of the base of its dtype, by its number.
+[[nodiscard]] std::vector<TorchShims::View> views_of(const LayoutTable& table, std::span<const TorchShims::Handle> bases);
 
 }  // namespace flashboot

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flashboot_agent.core.digest import chunk_digests, document_digest, root_digest
-from flashboot_agent.core.identity import digest_of
+from flashboot_agent.core.digest import chunk_digests, root_digest
+from flashboot_agent.core.identity import digest_of, document_digest
 from flashboot_agent.load.image import DOCUMENTS, Manifest, data_offset, head
 from flashboot_agent.wire.base import now
 

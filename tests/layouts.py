@@ -6,8 +6,9 @@ import struct
 import zlib
 from typing import Any
 
-from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
-from flashboot_agent.wire.layout_bytes import PREFIX
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
+from flashboot_agent.wire.layout_head import PREFIX
 
 PARAMETER = "torch.nn.parameter.Parameter"
 

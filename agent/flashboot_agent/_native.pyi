@@ -4,7 +4,7 @@ Deadlines are seconds. `StreamBroken` and `StreamTimeout` become ParentUnreachab
 transport/channel.py; `StreamTorn` becomes TornFrame.
 """
 
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from typing_extensions import Buffer
 
@@ -412,8 +412,10 @@ class LayoutTable:
     def bindings(self) -> list[tuple[str, str, int, int]]:
         """Path of the module, attribute, kind, tensor."""
 
-    def by_name(self, tensors: list[_T]) -> dict[str, _T]:
-        """An object per tensor under each of its names. Raises Malformed when two names are the same."""
+    def by_name(self, tensors: list[_T], into: dict[str, _T]) -> None:
+        """An object per tensor under each of its names, into an empty dictionary.
+
+        Raises Malformed when two names are the same."""
 
 class TorchAhead:
     """An arena's tensors, made without the GIL by a thread that waits until this process has loaded torch's library."""
@@ -427,19 +429,21 @@ class TorchAhead:
     def stop(self) -> None:
         """Wait no longer. Any thread."""
 
-    def take(self) -> list[object | None] | None:
-        """As TorchShims.make_views; None when nothing was made. Once."""
+    def take(self, torch: Torch) -> list[Any] | None:
+        """As Torch.make_views; None when nothing was made. Once."""
 
-class TorchShims:
-    """torch's own C functions for making tensors, found at run time."""
+    def take_by_name(self, torch: Torch, table: LayoutTable, into: dict[str, Any]) -> bool:
+        """As `take` and the table's by_name. False when nothing was made, or not all lie over the arena's own bytes."""
 
-    def __init__(self, library: str) -> None:
-        """`library`: path of the libtorch_cpu.so that is loaded. Raises RuntimeError without it or a function."""
+class Torch:
+    """torch's own functions for making tensors, found at run time."""
 
-    def make_views(self, table: LayoutTable, bases: list[object | None]) -> list[object | None]:
-        """Handles of new tensors, for torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, which must take all.
+    def __init__(self, cpu: str, python: str) -> None:
+        """Paths of libtorch_cpu.so and libtorch_python.so, which are loaded. Raises RuntimeError without a function."""
 
-        `bases`: by number of dtype the handle of a tensor of that dtype over the whole arena. For tensors that are not
-        over the arena's own bytes (`all_in_place`) there is None.
+    def make_views(self, table: LayoutTable, bases: list[object | None]) -> list[Any]:
+        """A tensor for each of the table; None for those that are not over the arena's own bytes (`all_in_place`).
 
-        Raises RuntimeError; no handle is left then."""
+        `bases`: by number of dtype a handle (torch._C._aoti) of a tensor of that dtype over the whole arena.
+
+        Raises RuntimeError; no tensor is left then."""

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from flashboot_agent._native import TorchAhead
 from flashboot_agent.core.errors import CommitRefused, FlashBootError, NotReady, SeedFailed
-from flashboot_agent.engine.begun import Begun
+from flashboot_agent.engine.begun import Attachable, Begun
 from flashboot_agent.engine.client import AgentClient, reported
 from flashboot_agent.engine.log import log
 from flashboot_agent.engine.mapping import as_tensor
-from flashboot_agent.engine.offer import MustSeed, Opened, Sealed, opened
+from flashboot_agent.engine.offer import MustSeed, Sealed, opened
 from flashboot_agent.engine.request import Request
 from flashboot_agent.engine.views import by_name
 from flashboot_agent.wire.place import Place
@@ -42,8 +43,8 @@ class Weights(dict[str, Any]):
     until the last of them is gone.
     """
 
-    def __init__(self, tensors: Mapping[str, Any], client: AgentClient, sealed: Sealed, *, seeded: bool) -> None:
-        super().__init__(tensors)
+    def __init__(self, client: AgentClient, sealed: Sealed, *, seeded: bool) -> None:
+        super().__init__()
         self.arena = sealed.arena
         self.nbytes = sealed.nbytes
         self.digest = sealed.digest
@@ -79,7 +80,7 @@ def attach(request: Request | Begun) -> Weights:
                 f"{begun.client.who}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
                 "attach_or_seed here, or seed in another pod first"
             )
-        return _attached(begun, *answer)
+        return _attached(begun, answer)
 
 
 def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights:
@@ -97,18 +98,18 @@ def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights
     """
     with _asking(request) as (begun, answer):
         if not isinstance(answer, MustSeed):
-            raise CommitRefused(f"{begun.client.who}: {answer[0].arena} is resident already; attach to it")
+            raise CommitRefused(f"{begun.client.who}: {answer.sealed.arena} is resident already; attach to it")
         return _seeded(begun.client, tensors if callable(tensors) else lambda: tensors)
 
 
 def attach_or_seed(request: Request | Begun, load: Load) -> Weights:
     """Do what the agent says: attach, or call `load` and seed what it returns. Raises as `attach` and `seed` do."""
     with _asking(request) as (begun, answer):
-        return _seeded(begun.client, load) if isinstance(answer, MustSeed) else _attached(begun, *answer)
+        return _seeded(begun.client, load) if isinstance(answer, MustSeed) else _attached(begun, answer)
 
 
 @contextmanager
-def _asking(request: Request | Begun) -> Iterator[tuple[Begun, tuple[Sealed, Opened] | MustSeed]]:
+def _asking(request: Request | Begun) -> Iterator[tuple[Begun, Attachable | MustSeed]]:
     """The agent's decision. An error inside is told to the agent, which shows it in the pod's status."""
     begun = begin(request) if isinstance(request, Request) else request
     try:
@@ -133,8 +134,7 @@ def _seeded(client: AgentClient, load: Load) -> Weights:
             f"{client.who}: {sealed.arena} was sealed by another process with other names or shapes than this one "
             "loaded: put what differs into the identity"
         )
-    arena = opened(sealed, client.identity)
-    return _weights(client, sealed, by_name(arena.layout, as_tensor(arena.mapping)), seeded=True)
+    return _weights(client, Attachable(sealed, *opened(sealed, client.identity)), None)
 
 
 def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
@@ -146,12 +146,16 @@ def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
         raise SeedFailed(f"{client.who}: the weights could not be loaded: {type(error).__name__}: {error}") from error
 
 
-def _attached(begun: Begun, sealed: Sealed, arena: Opened) -> Weights:
-    base = as_tensor(arena.mapping)  # imports torch, if nobody has
-    return _weights(begun.client, sealed, by_name(arena.layout, base, begun.ahead()), seeded=False)
+def _attached(begun: Begun, arena: Attachable) -> Weights:
+    import torch  # noqa: F401 - if nobody has: the thread waits for it
+
+    return _weights(begun.client, arena, begun.ahead())
 
 
-def _weights(client: AgentClient, sealed: Sealed, tensors: dict[str, Any], *, seeded: bool) -> Weights:
+def _weights(client: AgentClient, arena: Attachable, ahead: TorchAhead | None) -> Weights:
+    """ahead: what the thread made of the tensors; None: this process seeded them."""
+    weights = Weights(client, arena.sealed, seeded=ahead is None)
+    by_name(arena.layout, as_tensor(arena.mapping), ahead, weights)
     client.attached()
-    log.info("%s: %s %s", client.who, "seeded" if seeded else "attached to", sealed.arena)
-    return Weights(tensors, client, sealed, seeded=seeded)
+    log.info("%s: %s %s", client.who, "seeded" if weights.seeded else "attached to", weights.arena)
+    return weights

@@ -7,8 +7,7 @@ import socket
 import threading
 from pathlib import Path
 
-from flashboot_agent.core.digest import document_digest
-from flashboot_agent.core.identity import digest_of
+from flashboot_agent.core.identity import digest_of, document_digest
 from flashboot_agent.memory.memfd import sealed_copy
 from flashboot_agent.wire import attach
 

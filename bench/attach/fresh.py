@@ -2,30 +2,37 @@
 
 The agent is asked before torch is imported, as docs/python-api.md advises; without SOCKET nobody is asked. Prints how
 long the imports took, and what FlashBoot added: `before`, its own modules and the question; `after`, from torch being
-there to all tensors by name; `thread`, the CPU time of the thread that waits, reads and maps beside the imports.
+there to all tensors by name; `thread`, the CPU time of the thread that waits, reads and maps beside the imports, and
+`locked`, as much of that as may have held Python's lock, which delays the imports.
+
+What torch needs as well (TORCHS) is loaded first, so that it does not count as ours because we come first. A process
+without SOCKET loads none of it and fails unless torch did.
 """
 
+import sys
 import time
 
 began = time.perf_counter()
 
-import hashlib  # noqa: E402, F401 - torch imports these eight, whoever comes first
 import json  # noqa: E402
-import logging  # noqa: E402, F401
-import mmap  # noqa: E402, F401
-import selectors  # noqa: E402, F401
-import socket  # noqa: E402, F401
-import sys  # noqa: E402
-import threading  # noqa: E402, F401
-import zlib  # noqa: E402, F401
 
 from pydantic import BaseModel, TypeAdapter  # noqa: E402, F401 - SGLang, vLLM and others import it, too
 
-thread_seconds = 0.0
+TORCHS = (
+    *("array", "contextlib", "ctypes", "fcntl", "gc", "hashlib", "importlib.util", "logging", "mmap", "pathlib"),
+    *("selectors", "socket", "ssl", "struct", "subprocess", "threading", "warnings", "zlib"),
+)
+"""Modules that torch imports."""
+LIBRARIES = ("libcrypto.so.3", "libssl.so.3", "libstdc++.so.6")
+"""Shared libraries that torch or one of those modules loads."""
+
+thread_seconds = locked_seconds = 0.0
 
 
 def main() -> None:
     sockets = sys.argv[1:]
+    if sockets:
+        _load()
     ready = time.perf_counter()
     begun = _begun(sockets[0]) if sockets else None
     asked = time.perf_counter()
@@ -34,28 +41,54 @@ def main() -> None:
     imported = time.perf_counter()
     count = _attached(begun) if begun is not None else 0
     ended = time.perf_counter()
+    if not sockets and (absent := _absent()):
+        sys.exit(f"torch does without {absent}: they count as FlashBoot's, take them off the lists")
     sample = {
         "imports": (ready - began) + (imported - asked),
         "before": asked - ready,
         "after": ended - imported,
         "added": (asked - ready) + (ended - imported),
         "thread": thread_seconds,
+        "locked": locked_seconds,
         "tensors": count,
     }
     print(json.dumps(sample))
 
 
+def _load() -> None:
+    import ctypes
+    import importlib
+
+    for name in TORCHS:
+        importlib.import_module(name)
+    for name in LIBRARIES:
+        ctypes.CDLL(name)
+
+
+def _absent() -> list[str]:
+    with open("/proc/self/maps") as file:
+        maps = file.read()
+    return [name for name in TORCHS if name not in sys.modules] + [name for name in LIBRARIES if name not in maps]
+
+
 def _begun(path: str) -> "object":
-    from bench.attach.asked import request
+    from flashboot_agent.api import Request
     from flashboot_agent.engine.begun import Begun
 
     class Watched(Begun):
         def _run(self) -> None:
-            global thread_seconds  # noqa: PLW0603 - of the one that there is
+            global thread_seconds, locked_seconds  # noqa: PLW0603 - of the one that there is
             super()._run()
             thread_seconds = time.thread_time()
+            locked_seconds += thread_seconds
 
-    return Watched(request(path).client())
+        def _make(self, *arguments: "object") -> None:
+            global locked_seconds  # noqa: PLW0603
+            begun = time.thread_time()
+            super()._make(*arguments)  # type: ignore[arg-type]
+            locked_seconds -= time.thread_time() - begun
+
+    return Watched(Request(model="bench", revision="1", socket=path).client())
 
 
 def _attached(begun: "object") -> int:

@@ -11,7 +11,8 @@ import torch
 from bench.load.checkpoint import Spec, files
 from flashboot_agent.engine.walk import class_name
 from flashboot_agent.memory import memfd
-from flashboot_agent.wire.layout import ALIGNMENT, Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.layout import ALIGNMENT, Layout
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
 
 Tensors = dict[str, Any]
 DTYPES = {"F32": "float32", "I32": "int32", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn"}

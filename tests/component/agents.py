@@ -35,7 +35,8 @@ from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.desired import Desired, Role, WantedArena
 from flashboot_agent.wire.door import PublishedPod
-from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
 from flashboot_agent.wire.observed import Observed
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.observed_pod import ObservedPod

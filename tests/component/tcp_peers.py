@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.core.digest import document_digest
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.transport.base import Pull
 from flashboot_agent.transport.tcp import PullSettings, TcpTransport
 from flashboot_agent.transport.tcp_server import TcpServer

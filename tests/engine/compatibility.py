@@ -83,7 +83,8 @@ def document(rows: dict[str, Row], any_model: Path) -> str:
         numbers = (each.bindings, each.shared, each.derived, each.runtime, each.stamped, each.deleted)
         cells = (each.cls, "yes" if each.tied else "no", *map(str, numbers), each.seed, each.attach, each.tokens)
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", RANKS, *(f"* {cut}" for cut in CUTS), "", NOTES, REFUSED]
+    cuts = [f"* {rows[name].cls}: {cut}" for name, every in CUTS.items() for cut in every]
+    lines += ["", RANKS, *cuts, "", NOTES, REFUSED]
     lines += ["| what | reason | message |", "|---|---|---|"]
     lines += [f"| {what} | {error.reason} | {error} |" for what, error in _refusals(any_model)]
     return "\n".join(lines) + "\n"
@@ -137,8 +138,8 @@ took away, which an attaching engine gets from the layout, because it runs no lo
 
 RANKS: Final = """## Several ranks
 
-Each rank of Qwen3-MoE, as a seed and attached, has what plain SGLang loads into that rank, and bytes of its own
-(`tests/engine/test_ranks.py`), cut in these ways; other models were not compared in several ranks:
+Each rank of these models, as a seed and attached, has what plain SGLang loads into that rank, and bytes of its own
+(`tests/engine/test_ranks.py`), cut in these ways; others were not compared in several ranks:
 """
 
 NOTES: Final = """## What to know of these

@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import CommitRefused, FlashBootError
-from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.core.identity import digest_of, document_digest, require_equal
 from flashboot_agent.version import own_version
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.base import WireModel

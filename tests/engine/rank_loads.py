@@ -1,9 +1,9 @@
 """Every rank of a replica, one after the other in one process: loaded by plain SGLang, as a seed, and attached.
 
-    python -m tests.engine.rank_loads CHECKPOINT SOCKET CUT…
+    python -m tests.engine.rank_loads SOCKET CHECKPOINT…
 
 A rank's load needs its numbers and no other rank, so the process groups are stand-ins that know their sizes. Prints a
-JSON object: cut → rank → {differences, digest of the arena's bytes, identity's ranks, bytes}.
+JSON object: checkpoint's name → cut → rank → {differences, digest of the arena's bytes, identity's ranks, bytes}.
 """
 
 from __future__ import annotations
@@ -22,15 +22,22 @@ from flashboot_agent.engine.mapping import parse_layout
 from tests.engine import peer as peers
 from tests.engine import runtime, trios
 
-CUTS: dict[str, dict[str, int]] = {
-    "TP 2": {"tp_size": 2},
-    "TP 2, EP 2": {"tp_size": 2, "ep_size": 2},
-    "TP 4, EP 2": {"tp_size": 4, "ep_size": 2},
-    "TP 2, PP 2": {"tp_size": 2, "pp_size": 2},
-    "TP 2, attention DP 2": {"tp_size": 2, "attn_dp_size": 2},
-    "TP 4, attention CP 2, MoE DP 2": {"tp_size": 4, "attn_cp_size": 2, "moe_dp_size": 2},
+CUTS: dict[str, dict[str, dict[str, int]]] = {
+    "qwen3_moe": {
+        "TP 2": {"tp_size": 2},
+        "TP 2, EP 2": {"tp_size": 2, "ep_size": 2},
+        "TP 4, EP 2": {"tp_size": 4, "ep_size": 2},
+        "TP 2, PP 2": {"tp_size": 2, "pp_size": 2},
+        "TP 2, attention DP 2": {"tp_size": 2, "attn_dp_size": 2},
+        "TP 4, attention CP 2, MoE DP 2": {"tp_size": 4, "attn_cp_size": 2, "moe_dp_size": 2},
+    },
+    "deepseek_v3": {
+        "TP 2": {"tp_size": 2},
+        "TP 2, EP 2": {"tp_size": 2, "ep_size": 2},
+        "TP 2, attention DP 2": {"tp_size": 2, "attn_dp_size": 2},
+    },
 }
-"""By name: SGLang's arguments."""
+"""Name of the checkpoint (runtime.CASES) → name of the cut → SGLang's arguments."""
 
 
 @dataclass
@@ -103,20 +110,21 @@ def one_rank(folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, 
         peer.close()
 
 
-def main(folder: Path, socket_path: Path, cuts: list[str]) -> None:
+def main(socket_path: Path, folders: list[Path]) -> None:
     import sglang.srt.managers.scheduler  # noqa: F401
 
     from flashboot_agent.engine import plugin
 
     plugin.install(plugin.scheduler_hooks())
     runtime._started.append(True)
-    found: dict[str, dict[str, Any]] = {}
-    for cut in cuts:
-        sizes = CUTS[cut]
-        world = sizes.get("tp_size", 1) * sizes.get("pp_size", 1)
-        found[cut] = dict(one_rank(folder, socket_path, rank, sizes) for rank in range(world))
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in folders:
+        cuts = found[folder.name] = {}
+        for cut, sizes in CUTS[folder.name].items():
+            world = sizes.get("tp_size", 1) * sizes.get("pp_size", 1)
+            cuts[cut] = dict(one_rank(folder, socket_path, rank, sizes) for rank in range(world))
     print("\n" + json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), [Path(folder) for folder in sys.argv[2:]])

@@ -27,7 +27,8 @@ from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.mapping import map_arena, unmap
 from flashboot_agent.engine.offer import MustSeed, Sealed
 from flashboot_agent.wire import attach as wire
-from flashboot_agent.wire.layout import Layout, Segment
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Segment
 from flashboot_agent.wire.place import Place
 from tests.engine import peer as peers
 

@@ -22,9 +22,8 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import BadRequest, DigestMismatch, IdentityMismatch, UnsupportedModel
-from flashboot_agent.core.identity import digest_of, require_equal
+from flashboot_agent.core.identity import digest_of, document_digest, require_equal
 from flashboot_agent.engine import rebind, session, shadow
 from flashboot_agent.engine.client import AgentClient
 from flashboot_agent.engine.deadlines import Deadlines
@@ -32,8 +31,9 @@ from flashboot_agent.engine.identity import identity_of
 from flashboot_agent.engine.mapping import parse_layout
 from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.node import documents
-from flashboot_agent.wire.layout import Binding, Layout, LayoutError
-from flashboot_agent.wire.layout_bytes import BINDING_KINDS, PREFIX
+from flashboot_agent.wire.layout import Layout, LayoutError
+from flashboot_agent.wire.layout_entries import BINDING_KINDS, Binding
+from flashboot_agent.wire.layout_head import PREFIX
 from flashboot_agent.wire.place import Place
 from tests.engine import peer as peers
 from tests.engine import runtime

@@ -77,17 +77,18 @@ def test_what_every_rank_holds_is_bit_equal_to_what_plain_sglang_loads(
     """Seeded and attached, rank by rank, for every way to cut a model; where a CPU cannot compute, it can load."""
     from tests.engine.rank_loads import CUTS
 
-    command = [sys.executable, "-m", "tests.engine.rank_loads", str(checkpoints["qwen3_moe"]), str(socket_path), *CUTS]
+    folders = [str(checkpoints[name]) for name in CUTS]
+    command = [sys.executable, "-m", "tests.engine.rank_loads", str(socket_path), *folders]
     paths = [ROOT, *(ROOT / part for part in ("agent", "e2e", "e2e/engine_stub"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == CUTS.keys()
-    for cut, ranks in found.items():
-        sizes = CUTS[cut]
+    assert {name: cuts.keys() for name, cuts in found.items()} == {name: cuts.keys() for name, cuts in CUTS.items()}
+    for name, cut in ((name, cut) for name, cuts in CUTS.items() for cut in cuts):
+        ranks, sizes = found[name][cut], CUTS[name][cut]
         places = {str(place) for place in places_of_pod(tensor=sizes["tp_size"], pipeline=sizes.get("pp_size", 1))}
-        assert ranks.keys() == places, cut
-        assert not [each for told in ranks.values() for each in told["differences"]], cut
-        assert len({told["digest"] for told in ranks.values()}) == len(places), f"{cut}: each has bytes of its own"
-        assert len({json.dumps(told["ranks"]) for told in ranks.values()}) == len(places), cut
+        assert ranks.keys() == places, (name, cut)
+        assert not [each for told in ranks.values() for each in told["differences"]], (name, cut)
+        assert len({told["digest"] for told in ranks.values()}) == len(places), f"{name}, {cut}: each has its own bytes"
+        assert len({json.dumps(told["ranks"]) for told in ranks.values()}) == len(places), (name, cut)

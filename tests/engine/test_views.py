@@ -16,9 +16,10 @@ import torch
 from flashboot_agent import _native
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine import views
-from flashboot_agent.engine.installed import torch_library
+from flashboot_agent.engine.installed import torch_libraries
 from flashboot_agent.engine.mapping import as_tensor
-from flashboot_agent.wire.layout import Binding, Layout, Segment, Storage, TensorView
+from flashboot_agent.wire.layout import Layout, LayoutError
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
 from tests.layouts import small
 
 LAYOUT = small()
@@ -32,9 +33,9 @@ class Memory(mmap.mmap):
 @pytest.fixture(params=["at once", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "one by one":
-        monkeypatch.setattr(views, "torch_shims", lambda: None)
+        monkeypatch.setattr(views, "torch_functions", lambda: None)
     else:
-        assert views.torch_shims() is not None, "this torch has the functions; without them the fast way is not tested"
+        assert views.torch_functions() is not None, "without its functions the fast way is not tested"
     return str(request.param)
 
 
@@ -150,15 +151,15 @@ def test_a_view_that_torch_refuses_leaves_no_other() -> None:
         tensors=[TensorView(0, 0, (2,), (1,), dtype, parameter=False, cls=PLAIN) for dtype in dtypes],
         bindings=[Binding("", dtype, "attribute", number) for number, dtype in enumerate(dtypes)],
     )
-    shims, aoti = views.torch_shims(), torch._C._aoti
-    assert shims is not None
+    functions, aoti = views.torch_functions(), torch._C._aoti
+    assert functions is not None
     mapping = Memory(-1, layout.arena_bytes)
     gone = weakref.ref(mapping)
     handles = aoti.unsafe_alloc_void_ptrs_from_tensors([as_tensor(mapping), torch.eye(2).to_sparse()])
     del mapping
     bases = dict(zip(dtypes, handles, strict=True))
     with pytest.raises(RuntimeError, match="could not make view 1 of 2"):
-        shims.make_views(layout.table, [bases.get(dtype) for dtype in _native.LAYOUT_DTYPES])
+        functions.make_views(layout.table, [bases.get(dtype) for dtype in _native.LAYOUT_DTYPES])
     assert gone() is not None
     aoti.alloc_tensors_by_stealing_from_void_ptrs(handles)
     gc.collect()
@@ -166,34 +167,37 @@ def test_a_view_that_torch_refuses_leaves_no_other() -> None:
 
 
 def test_bases_of_another_number_or_kind_are_refused() -> None:
-    shims = views.torch_shims()
-    assert shims is not None
+    functions = views.torch_functions()
+    assert functions is not None
     with pytest.raises(ValueError, match="a base per dtype"):
-        shims.make_views(LAYOUT.table, [None])
+        functions.make_views(LAYOUT.table, [None])
     with pytest.raises(ValueError, match="PyCapsule"):
-        shims.make_views(LAYOUT.table, [1] * len(_native.LAYOUT_DTYPES))
+        functions.make_views(LAYOUT.table, [1] * len(_native.LAYOUT_DTYPES))
 
 
 def test_the_choice_is_told_when_torch_lacks_a_function(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.torch_shims.cache_clear()
+    views.torch_functions.cache_clear()
     monkeypatch.delattr(torch._C._aoti, "alloc_tensors_by_stealing_from_void_ptrs")
     try:
         with caplog.at_level("WARNING", "flashboot"):
-            assert views.torch_shims() is None
-            assert views.torch_shims() is None
+            assert views.torch_functions() is None
+            assert views.torch_functions() is None
         assert caplog.text.count("views are made one by one") == 1
         assert views.by_name(LAYOUT, arena(LAYOUT.arena_bytes)).keys()
     finally:
-        views.torch_shims.cache_clear()
+        views.torch_functions.cache_clear()
 
 
 def test_a_torch_that_is_not_loaded_is_told() -> None:
+    cpu = str(torch_libraries()[0])
     with pytest.raises(RuntimeError, match="is not loaded"):
-        _native.TorchShims("/no/such/libtorch_cpu.so")
+        _native.Torch("/no/such/libtorch_cpu.so", cpu)
     with pytest.raises(RuntimeError, match="has no aoti_torch__reinterpret_tensor"):
-        _native.TorchShims("libc.so.6")
+        _native.Torch("libc.so.6", cpu)
+    with pytest.raises(RuntimeError, match="has no _Z16THPVariable_WrapON2at10TensorBaseE"):
+        _native.Torch(cpu, cpu)
 
 
 def many(count: int) -> Layout:
@@ -269,7 +273,7 @@ def in_memory(nbytes: int) -> int:
 
 def made_ahead(layout: Layout, descriptor: int) -> _native.TorchAhead:
     ahead = _native.TorchAhead()
-    thread = threading.Thread(target=ahead.make, args=(str(torch_library()), layout.table, descriptor))
+    thread = threading.Thread(target=ahead.make, args=(str(torch_libraries()[0]), layout.table, descriptor))
     thread.start()
     thread.join(60)
     assert not thread.is_alive()
@@ -293,6 +297,60 @@ def test_what_a_thread_made_ahead_is_the_same(make: Callable[[], Layout]) -> Non
         assert (tensor.device, tensor.is_inference()) == (torch.device("cpu"), False)
         if layout.storages[view.storage].kind == "shared" and tensor.numel():
             assert tensor.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("make", [small, lambda: tied(500)], ids=["some private", "all in place"])
+def test_what_a_thread_made_ahead_has_the_same_names(make: Callable[[], Layout]) -> None:
+    layout = make()
+    descriptor, base = in_memory(layout.arena_bytes), arena(layout.arena_bytes)
+    named = views.by_name(layout, base, made_ahead(layout, descriptor))
+    os.close(descriptor)
+    plain = views.by_name(layout, base)
+    assert list(named) == list(plain)
+    assert [as_bytes(tensor) for tensor in named.values()] == [as_bytes(tensor) for tensor in plain.values()]
+    assert {type(tensor) for tensor in named.values()} == {torch.Tensor}
+    assert objects(named) == objects(plain)
+
+
+def objects(named: dict[str, Any]) -> list[int]:
+    """For each name the place of the first one that has the same object."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(tensor), number) for number, tensor in enumerate(named.values())]
+
+
+def tied(count: int) -> Layout:
+    """All in place, each tensor under two names."""
+    plain = many(count)
+    return Layout(
+        identity={},
+        arena_bytes=plain.arena_bytes,
+        segments=plain.segments,
+        storages=plain.storages,
+        tensors=plain.tensors,
+        bindings=[*plain.bindings, *(Binding(f"ä{n}", "w", "attribute", n) for n in range(count))],
+    )
+
+
+def test_two_places_that_read_the_same_are_refused_when_made_ahead(way: str) -> None:
+    view = TensorView(0, 0, (1,), (1,), "uint8", parameter=False, cls=PLAIN)
+    bindings = [Binding("a", "b.c", "attribute", 0), Binding("a.b", "c", "attribute", 0)]
+    layout = small(storages=[Storage(0, 1)], tensors=[view], bindings=bindings)
+    descriptor = in_memory(layout.arena_bytes)
+    with pytest.raises(LayoutError, match="read the same as names"):
+        views.by_name(layout, arena(layout.arena_bytes), made_ahead(layout, descriptor))
+    os.close(descriptor)
+
+
+def test_what_was_made_ahead_and_dropped_leaves_no_memory_behind() -> None:
+    """Python's arenas are of memory that the thread mapped; they go as others do, and so does what is left of it."""
+    layout = many(2000)
+    descriptor, base = in_memory(layout.arena_bytes), arena(layout.arena_bytes)
+    for number in range(60):
+        if number == 10:
+            before = resident_kib()
+        views.by_name(layout, base, made_ahead(layout, descriptor))
+    os.close(descriptor)
+    assert resident_kib() - before < 4096
 
 
 def mapped(name: str) -> int:
@@ -323,7 +381,7 @@ def test_the_mapping_goes_with_the_last_tensor_or_with_what_nobody_took() -> Non
 def test_an_arena_that_is_too_small_is_not_mapped() -> None:
     descriptor = in_memory(512)
     with pytest.raises(RuntimeError, match="smaller than its layout"):
-        _native.TorchAhead().make(str(torch_library()), LAYOUT.table, descriptor)
+        _native.TorchAhead().make(str(torch_libraries()[0]), LAYOUT.table, descriptor)
     os.close(descriptor)
 
 
@@ -334,4 +392,6 @@ def test_waiting_for_torch_ends_when_nobody_wants_it_any_more() -> None:
     ahead.stop()
     thread.join(60)
     assert not thread.is_alive()
-    assert ahead.take() is None
+    functions = views.torch_functions()
+    assert functions is not None
+    assert ahead.take(functions) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from flashboot_agent._native import LAYOUT_DTYPES
-from flashboot_agent.wire.layout import ALIGNMENT, Binding, Layout, Scalar, Segment, Storage, TensorView
-from flashboot_agent.wire.layout_bytes import BINDING_KINDS, STORAGE_KINDS
+from flashboot_agent.wire.layout import ALIGNMENT, Layout, Scalar
+from flashboot_agent.wire.layout_entries import BINDING_KINDS, STORAGE_KINDS, Binding, Segment, Storage, TensorView
 from tests.layouts import PARAMETER
 
 words = st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1, max_size=6)

@@ -24,15 +24,18 @@ texts = st.text(st.characters(codec="utf-8"), max_size=20)
 places = st.builds(Place, pp=st.integers(0, 4095), tp=st.integers(0, 4095), draft=st.integers(0, 255))
 
 SAID: list[tuple[Any, Any]] = [
-    (attach.Coming(allocated=True, bytes=7, watermark=3, note="ä"), messages.Coming(True, 7, 3, "ä")),
+    (
+        attach.Coming(allocated=True, bytes=7, watermark=3, note="ä"),
+        messages.Coming(allocated=True, bytes=7, watermark=3, note="ä"),
+    ),
     (
         attach.Ready(arena=ARENA, bytes=7, identity=SHA, digest=XXH, layout_digest=SHA),
-        messages.Ready(ARENA, 7, XXH, SHA),
+        messages.Ready(arena=ARENA, bytes=7, digest=XXH, layout_digest=SHA),
     ),
-    (attach.Seed(arena=ARENA), messages.Seed(ARENA)),
-    (attach.Writable(arena=ARENA, bytes=7), messages.Writable(ARENA, 7)),
-    (attach.Refused(problem=PROBLEM), messages.Refused(PROBLEM)),
-    (attach.Agent(node="n1", version="1.2.3"), messages.Agent("n1", "1.2.3")),
+    (attach.Seed(arena=ARENA), messages.Seed(arena=ARENA)),
+    (attach.Writable(arena=ARENA, bytes=7), messages.Writable(arena=ARENA, bytes=7)),
+    (attach.Refused(problem=PROBLEM), messages.Refused(problem=PROBLEM)),
+    (attach.Agent(node="n1", version="1.2.3"), messages.Agent(node="n1", version="1.2.3")),
 ]
 
 

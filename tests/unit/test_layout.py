@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from flashboot_agent.wire.layout import Binding, Layout, LayoutError, Segment, Storage, TensorView, read_head
-from flashboot_agent.wire.layout_bytes import canonical
+from flashboot_agent import _native
+from flashboot_agent.wire.layout import Layout, LayoutError, read_head
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
+from flashboot_agent.wire.layout_head import canonical
 from tests.layouts import PARAMETER, parts, sealed, small
 
 SMALL = small()
@@ -51,17 +53,20 @@ def test_the_order_of_scalars_and_names_changes_nothing() -> None:
 
 def test_one_object_per_tensor_is_found_under_each_name() -> None:
     objects = [object() for _ in SMALL.tensors]
-    named = SMALL.named(objects)
+    named: dict[str, object] = {}
+    SMALL.table.by_name(objects, named)
     assert named["embed.weight"] is named["head.weight"] is objects[0]
     assert named["steps"] is objects[4]
     assert len(named) == len(SMALL.bindings)
     view = TensorView(0, 0, (1,), (1,), "uint8", parameter=False, cls="torch.Tensor")
     bindings = [Binding("a", "b.c", "attribute", 0), Binding("a.b", "c", "attribute", 0)]
     twice = small(storages=[Storage(0, 1)], tensors=[view], bindings=bindings)
-    with pytest.raises(LayoutError, match="read the same as names"):
-        twice.named(objects[:1])
+    with pytest.raises(_native.Malformed, match="read the same as names"):
+        twice.table.by_name(objects[:1], {})
     with pytest.raises(ValueError, match="an object for every tensor"):
-        SMALL.named(objects[:1])
+        SMALL.table.by_name(objects[:1], {})
+    with pytest.raises(ValueError, match="an empty dictionary is wanted"):
+        SMALL.table.by_name(objects, named)
 
 
 def test_scalars_come_back_as_what_they_were() -> None:

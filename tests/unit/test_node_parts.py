@@ -27,7 +27,8 @@ from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire import door
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.desired import Desired
-from flashboot_agent.wire.layout import Layout, Segment
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Segment
 
 A = "arena-" + "a" * 32
 

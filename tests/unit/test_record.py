@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashboot_agent._native import BYTES_IN, BYTES_OUT, REFETCHED
-from flashboot_agent.core.digest import chunk_digests, document_digest, root_digest
+from flashboot_agent.core.digest import chunk_digests, root_digest
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.memory import memfd
 from flashboot_agent.node import record
 from flashboot_agent.node.record import ArenaRecord, RecordDamaged, RecordFile

@@ -6,7 +6,6 @@ The root is the same function's upper level over the chunk digests. It guards ag
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from flashboot_agent import _native
@@ -28,8 +27,3 @@ def chunk_digests(data: memoryview | bytes, threads: int = 1) -> bytes:
 def root_digest(digests: bytes) -> str:
     """`xxh3:` and 16 hex digits over the table that `chunk_digests` gives."""
     return f"xxh3:{_native.xxh3_64(digests):016x}"
-
-
-def document_digest(document: bytes) -> str:
-    """`sha256:` and hex, of a document that is carried whole, such as a layout."""
-    return "sha256:" + hashlib.sha256(document).hexdigest()

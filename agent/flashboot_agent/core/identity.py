@@ -21,6 +21,11 @@ def digest_of(fields: Mapping[str, object]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def document_digest(document: bytes) -> str:
+    """`sha256:` and hex, of a document that is carried whole, such as a layout."""
+    return "sha256:" + hashlib.sha256(document).hexdigest()
+
+
 def arena_id(model_replica_uid: str, expected_identity: str, place: Place, version: int = 0) -> str:
     """The name of an arena, equal on all nodes: one per ModelReplica object, expected identity, rank and version.
 

@@ -7,14 +7,25 @@ needs the answer waits for it here, and gets the thread's error where there is o
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 
 from flashboot_agent import _native
 from flashboot_agent.engine.client import AgentClient
-from flashboot_agent.engine.installed import torch_library
+from flashboot_agent.engine.installed import torch_libraries
 from flashboot_agent.engine.log import log
-from flashboot_agent.engine.offer import MustSeed, Opened, Sealed, opened
+from flashboot_agent.engine.offer import MustSeed, Sealed, opened
+from flashboot_agent.wire.layout import Layout
+
+
+class Attachable:
+    """A sealed arena that lies in this process's memory."""
+
+    def __init__(self, sealed: Sealed, layout: Layout, mapping: mmap.mmap) -> None:
+        self.sealed = sealed
+        self.layout = layout
+        self.mapping = mapping
 
 
 class Begun:
@@ -22,14 +33,14 @@ class Begun:
 
     def __init__(self, client: AgentClient) -> None:
         self.client = client
-        self._answer: tuple[Sealed, Opened] | MustSeed | None = None
+        self._answer: Attachable | MustSeed | None = None
         self._error: BaseException | None = None
         self._answered = threading.Event()
         self._ahead = _native.TorchAhead()
         self._thread = threading.Thread(target=self._run, name="flashboot-begun", daemon=True)
         self._thread.start()
 
-    def answer(self) -> tuple[Sealed, Opened] | MustSeed:
+    def answer(self) -> Attachable | MustSeed:
         """Wait for it. Raises as `AgentClient.wait` and `opened` do."""
         self._answered.wait()
         if self._error is not None:
@@ -55,10 +66,10 @@ class Begun:
                 return
             again = os.dup(offer.descriptor)
             try:
-                arena = opened(offer, self.client.identity)
-                self._answer = offer, arena
+                layout, mapping = opened(offer, self.client.identity)
+                self._answer = Attachable(offer, layout, mapping)
                 self._answered.set()
-                self._make(arena, again)
+                self._make(layout, again)
             finally:
                 os.close(again)
         except BaseException as error:  # noqa: BLE001 - whatever it was: it is raised where the answer is asked for
@@ -66,8 +77,8 @@ class Begun:
         finally:
             self._answered.set()
 
-    def _make(self, arena: Opened, descriptor: int) -> None:
+    def _make(self, layout: Layout, descriptor: int) -> None:
         try:
-            self._ahead.make(str(torch_library()), arena.layout.table, descriptor)
+            self._ahead.make(str(torch_libraries()[0]), layout.table, descriptor)
         except RuntimeError as error:
             log.warning("%s: tensors are made after the import of torch, not beside it: %s", self.client.who, error)

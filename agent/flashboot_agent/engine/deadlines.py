@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from flashboot_agent.core.errors import BadRequest
 
 
-class Deadlines(NamedTuple):
+class Deadlines:
     """Seconds that the engine waits before it ends with an error; a restart of the pod then starts them anew."""
 
-    connect: float = 600.0
-    """For an agent or a door that is away (FLASHBOOT_CONNECT_SECONDS)."""
-    arena: float = 1800.0
-    """For the arena's first byte: another pod may be loading a large checkpoint (FLASHBOOT_ARENA_SECONDS)."""
-    preflight: float = 600.0
-    """For a broken checkpoint to be put right (FLASHBOOT_PREFLIGHT_SECONDS)."""
-    grace: float = 30.0
-    """From SIGTERM to the end (FLASHBOOT_GRACE_SECONDS, by the operator: what kubelet grants); see engine/drain.py."""
+    def __init__(
+        self, *, connect: float = 600.0, arena: float = 1800.0, preflight: float = 600.0, grace: float = 30.0
+    ) -> None:
+        self.connect = connect
+        """For an agent or a door that is away (FLASHBOOT_CONNECT_SECONDS)."""
+        self.arena = arena
+        """For the arena's first byte: another pod may be loading a large checkpoint (FLASHBOOT_ARENA_SECONDS)."""
+        self.preflight = preflight
+        """For a broken checkpoint to be put right (FLASHBOOT_PREFLIGHT_SECONDS)."""
+        self.grace = grace
+        """From SIGTERM to the end (FLASHBOOT_GRACE_SECONDS, by the operator: what kubelet grants); engine/drain.py."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Deadlines:
         """Raises BadRequest when a variable is no positive number."""
         values: dict[str, float] = {}
-        for name in cls._fields:
+        for name in vars(cls()):
             variable = f"FLASHBOOT_{name.upper()}_SECONDS"
             text = environment.get(variable)
             if text is None:

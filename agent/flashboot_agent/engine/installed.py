@@ -15,9 +15,10 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def torch_library() -> Path:
-    """The one with torch's C functions."""
-    return torch_folder() / "lib" / "libtorch_cpu.so"
+def torch_libraries() -> tuple[Path, Path]:
+    """The one with torch's C functions, and the one that makes Python's objects."""
+    folder = torch_folder() / "lib"
+    return folder / "libtorch_cpu.so", folder / "libtorch_python.so"
 
 
 @cache

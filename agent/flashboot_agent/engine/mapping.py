@@ -46,7 +46,8 @@ def as_tensor(mapping: mmap.mmap) -> Any:
 
     with warnings.catch_warnings():
         # The buffer of a read-only mapping is not writable on purpose; torch warns that it can't express that.
-        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
+        # (A filter by its message would be compiled, which takes as long as making a thousand tensors.)
+        warnings.simplefilter("ignore", category=UserWarning)
         return torch.frombuffer(mapping, dtype=torch.uint8)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from flashboot_agent.engine.walk import METHODS, class_name, own
-from flashboot_agent.wire.layout import BindingKind, Scalar
+from flashboot_agent.wire.layout import Scalar
+from flashboot_agent.wire.layout_entries import BindingKind
 
 _MAX_DEPTH: Final = 4
 

@@ -1,14 +1,16 @@
 """The attach protocol as an engine speaks it that attaches without trouble: wire/attach.py without pydantic.
 
-Making pydantic's models takes longer than attaching to 20,000 tensors does. So what every attach says and hears is
-written and read here by hand, and what is rare (trouble, a refusal, startup times) goes through the models, which are
-imported then. tests/unit/test_engine_messages.py holds the two to each other.
+Making pydantic's models takes longer than attaching to 20,000 tensors does; even six NamedTuples take a good part of
+that. So what every attach says and hears is written and read here by hand, and what is rare (trouble, a refusal,
+startup times) goes through the models, which are imported then. tests/unit/test_engine_messages.py holds the two to
+each other.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 from flashboot_agent.wire.attach_socket import PROTOCOL
 from flashboot_agent.wire.place import Place
@@ -44,34 +46,38 @@ def clear(place: Place | None = None) -> bytes:
     return _json(type="clear", place=place._asdict() if place is not None else None)
 
 
-class Coming(NamedTuple):
+class Message(SimpleNamespace):
+    """What an agent said, the fields by their names; `read` makes them. Equal when all of them are."""
+
+
+class Coming(Message):
     allocated: bool
     bytes: int
     watermark: int
     note: str
 
 
-class Ready(NamedTuple):
+class Ready(Message):
     arena: str
     bytes: int
     digest: str
     layout_digest: str
 
 
-class Seed(NamedTuple):
+class Seed(Message):
     arena: str
 
 
-class Writable(NamedTuple):
+class Writable(Message):
     arena: str
     bytes: int
 
 
-class Refused(NamedTuple):
+class Refused(Message):
     problem: Problem
 
 
-class Agent(NamedTuple):
+class Agent(Message):
     node: str
     version: str
 
@@ -103,7 +109,12 @@ def read(data: bytes) -> FromAgent:
         case "coming":
             return Coming(**fields)
         case "ready":
-            return Ready(fields["arena"], fields["bytes"], fields["digest"], fields["layoutDigest"])
+            return Ready(
+                arena=fields["arena"],
+                bytes=fields["bytes"],
+                digest=fields["digest"],
+                layout_digest=fields["layoutDigest"],
+            )
         case "seed":
             return Seed(**fields)
         case "writable":
@@ -111,10 +122,10 @@ def read(data: bytes) -> FromAgent:
         case "agent":
             if fields["protocol"] != PROTOCOL:
                 raise ValueError(f"it speaks protocol {fields['protocol']}")
-            return Agent(fields["node"], fields["version"])
+            return Agent(node=fields["node"], version=fields["version"])
     from flashboot_agent.wire.problem import Problem
 
-    return Refused(Problem.model_validate(fields["problem"]))  # its ValidationError is a ValueError
+    return Refused(problem=Problem.model_validate(fields["problem"]))  # its ValidationError is a ValueError
 
 
 def kind_of(message: FromAgent) -> str:

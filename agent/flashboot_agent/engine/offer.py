@@ -5,31 +5,31 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import DigestMismatch, TornFrame
-from flashboot_agent.core.identity import require_equal
+from flashboot_agent.core.identity import document_digest, require_equal
 from flashboot_agent.engine.mapping import map_arena, parse_layout, read_layout
 from flashboot_agent.engine.messages import Ready
 from flashboot_agent.memory.memfd import close_all
 from flashboot_agent.wire.layout import Layout
 
 
-class Sealed(NamedTuple):
+class Sealed:
     """A resident arena: `descriptor` is the caller's to close."""
 
-    arena: str
-    nbytes: int
-    digest: str
-    descriptor: int
-    layout: bytes
+    def __init__(self, message: Ready, descriptor: int, layout: bytes) -> None:
+        self.arena = message.arena
+        self.nbytes = message.bytes
+        self.digest = message.digest
+        self.descriptor = descriptor
+        self.layout = layout
 
 
-class MustSeed(NamedTuple):
+class MustSeed:
     """This engine loads the checkpoint and fills the arena."""
 
-    arena: str
+    def __init__(self, arena: str) -> None:
+        self.arena = arena
 
 
 def sealed(message: Ready, descriptors: list[int], who: str) -> Sealed:
@@ -53,23 +53,16 @@ def sealed(message: Ready, descriptors: list[int], who: str) -> Sealed:
             f"{who}: the layout of {message.arena} differs from its digest {message.layout_digest}; "
             "this node's agent holds it damaged: restart the agent, or delete the arena's pods here"
         )
-    return Sealed(message.arena, message.bytes, message.digest, arena, layout)
+    return Sealed(message, arena, layout)
 
 
-class Opened(NamedTuple):
-    """A sealed arena as this process sees it."""
-
-    layout: Layout
-    mapping: mmap.mmap
-
-
-def opened(offer: Sealed, identity: Mapping[str, str]) -> Opened:
+def opened(offer: Sealed, identity: Mapping[str, str]) -> tuple[Layout, mmap.mmap]:
     """Read and compare the layout, map the bytes. Takes over the descriptor.
 
     Raises BadRequest, IdentityMismatch."""
     try:
         layout = parse_layout(offer.layout)
         require_equal(identity, layout.identity, whose=offer.arena)
-        return Opened(layout, map_arena(offer.descriptor, offer.nbytes, writable=False))
+        return layout, map_arena(offer.descriptor, offer.nbytes, writable=False)
     finally:
         os.close(offer.descriptor)

@@ -15,17 +15,8 @@ from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine.marks import is_scalar
 from flashboot_agent.engine.walk import Found, class_name
 from flashboot_agent.memory.memfd import round_up
-from flashboot_agent.wire.layout import (
-    ALIGNMENT,
-    Binding,
-    Layout,
-    LayoutError,
-    Scalar,
-    Segment,
-    Storage,
-    StorageKind,
-    TensorView,
-)
+from flashboot_agent.wire.layout import ALIGNMENT, Layout, LayoutError, Scalar
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, StorageKind, TensorView
 
 READ_ONLY_BUFFERS: Final = frozenset({"cos_sin_cache", "freqs_cis"})
 """Names of buffers that nothing writes in place, hence safe in read-only memory.

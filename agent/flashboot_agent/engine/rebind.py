@@ -13,7 +13,8 @@ from typing import Any
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine import views, walk
 from flashboot_agent.engine.walk import Found, class_name
-from flashboot_agent.wire.layout import Binding, Layout, Storage, TensorView
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Binding, Storage, TensorView
 
 
 def install(model: Any, layout: Layout, base: Any) -> None:

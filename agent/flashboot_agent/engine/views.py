@@ -4,8 +4,8 @@ It may run in a thread while the process still imports its engine; most of its w
 storage is viewed where it lies; of every other storage each process gets a private copy. No tensor owns or copies
 shared bytes; each keeps the mapping alive.
 
-Two ways, one result. The fast one makes all views in one call through torch's C functions, which torch keeps stable but
-does not promise to ship; where one is missing, views are made one by one.
+Two ways, one result. The fast one makes all views in one call through torch's own functions, which torch does not
+promise to ship; where one is missing, views are made one by one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from flashboot_agent import _native
 from flashboot_agent.core.errors import BadRequest
-from flashboot_agent.engine.installed import torch_library
+from flashboot_agent.engine.installed import torch_libraries
 from flashboot_agent.engine.log import log
-from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout import Layout, LayoutError
 
 _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
@@ -34,20 +34,32 @@ def tensors_of(layout: Layout, base: Any, ahead: _native.TorchAhead | None = Non
     if base.numel() < layout.arena_bytes:
         raise BadRequest(f"the layout is of an arena of {layout.arena_bytes} bytes; here are {base.numel()}")
     with collector_paused():
-        made = _from_handles(ahead.take() if ahead is not None else None) or _at_once(layout, base)
-        if made is None or not layout.table.all_in_place:
-            made = made or [None] * len(layout.tensors)
+        torch = torch_functions()
+        made = ahead.take(torch) if torch is not None and ahead is not None else None
+        if made is None:
+            made = _at_once(torch, layout, base) if torch is not None else [None] * len(layout.tensors)
+        if torch is None or not layout.table.all_in_place:
             _one_by_one(layout, base, made)
     return made
 
 
-def by_name(layout: Layout, base: Any, ahead: _native.TorchAhead | None = None) -> dict[str, Any]:
+def by_name(
+    layout: Layout, base: Any, ahead: _native.TorchAhead | None = None, into: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Every tensor under each of its names, `module.attribute`; a tie is one object under several.
 
-    `base` and `ahead` as for `tensors_of`. Raises BadRequest as that does, LayoutError when two names are the same.
+    `base` and `ahead` as for `tensors_of`. `into`: an empty dictionary, which is filled and returned. Raises BadRequest
+    as `tensors_of` does, LayoutError when two names are the same.
     """
-    with collector_paused():
-        return layout.named(tensors_of(layout, base, ahead))
+    named = {} if into is None else into
+    try:
+        with collector_paused():
+            torch = torch_functions()
+            if torch is None or ahead is None or not ahead.take_by_name(torch, layout.table, named):
+                layout.table.by_name(tensors_of(layout, base, ahead), named)
+    except _native.Malformed as error:
+        raise LayoutError(str(error)) from error
+    return named
 
 
 def place_of(name: str) -> tuple[str, str]:
@@ -59,40 +71,30 @@ def place_of(name: str) -> tuple[str, str]:
 
 
 @cache
-def torch_shims() -> _native.TorchShims | None:
+def torch_functions() -> _native.Torch | None:
     """None where this torch lacks a function that the fast way needs; told once."""
     import torch
 
     try:
         # Both are of torch's own compiler, which calls them for every model that it has compiled ahead of time.
         _ = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors, torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
-        return _native.TorchShims(str(torch_library()))
+        return _native.Torch(*map(str, torch_libraries()))
     except (AttributeError, RuntimeError) as error:
         log.warning("torch %s: views are made one by one, which takes longer: %s", torch.__version__, error)
         return None
 
 
-def _from_handles(handles: list[object | None] | None) -> list[Any] | None:
-    """Python's tensors for torch's own objects, None where there is none of these."""
+def _at_once(functions: _native.Torch, layout: Layout, base: Any) -> list[Any]:
+    """None for tensors that are not over the arena's own bytes."""
     import torch
 
-    return list(torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(handles)) if handles is not None else None
-
-
-def _at_once(layout: Layout, base: Any) -> list[Any] | None:
-    """None for tensors that are not over the arena's own bytes; None for all where this torch can't."""
-    import torch
-
-    shims = torch_shims()
-    if shims is None:
-        return None
     whole = base[: base.numel() // _WIDEST * _WIDEST]
     used = {form[2] for form in layout.table.forms()}
     with torch.no_grad():
         typed = {dtype: whole.view(getattr(torch, dtype)) for dtype in used}
     handles = dict(zip(typed, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(typed.values())), strict=True))
     try:
-        return _from_handles(shims.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES]))
+        return functions.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES])
     finally:
         torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(handles.values()))  # and drop them
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from flashboot_agent.core.errors import UnsupportedModel
-from flashboot_agent.wire.layout import BindingKind
+from flashboot_agent.wire.layout_entries import BindingKind
 
 HELD_BELOW: Final[dict[str, tuple[str, ...]]] = {"topk_config": ("correction_bias",)}
 """Attribute of a module → fields of the object there that refer to a tensor which a module holds, too.
@@ -23,6 +23,7 @@ an attaching engine would not have is refused."""
 METHODS: Final = ("quant_method", "scheme")
 """Objects below modules whose fields a load may change: SGLang's quantisation methods."""
 
+_CLASS_NAMES: dict[type, str] = {}
 _MAX_DEPTH = 6
 _PLAIN: Final = frozenset((type(None), bool, int, float, str))
 """What most attributes are, and no tensor is."""
@@ -71,16 +72,19 @@ def tensors_in(found: dict[str, Any]) -> Iterator[Found]:
             if value is not None:
                 passing = key in module._non_persistent_buffers_set
                 yield Found(name, key, "buffer_non_persistent" if passing else "buffer", value)
-        for key, value in list(vars(module).items()):
+        held = vars(module)
+        if held.keys() <= common:
+            continue
+        for key, value in list(held.items()):
             if key in common or type(value) in plain:
                 continue
             if isinstance(value, tensor):
                 yield Found(name, key, "attribute", value)
             elif key in HELD_BELOW:
                 for field in HELD_BELOW[key]:
-                    held = getattr(value, field, None)
-                    if isinstance(held, tensor):
-                        yield Found(name, f"{key}.{field}", "attribute", held)
+                    below = getattr(value, field, None)
+                    if isinstance(below, tensor):
+                        yield Found(name, f"{key}.{field}", "attribute", below)
 
 
 def holder(module: Any, attribute: str) -> tuple[Any, str]:
@@ -162,7 +166,10 @@ def require_none_hidden(shadow: Any, loaded: Any = None) -> None:
 
 
 def class_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    name = _CLASS_NAMES.get(cls)
+    if name is None:
+        name = _CLASS_NAMES[cls] = f"{cls.__module__}.{cls.__qualname__}"
+    return name
 
 
 def own(module: Any) -> Iterator[tuple[str, Any]]:

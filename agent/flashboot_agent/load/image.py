@@ -25,8 +25,9 @@ from pydantic import ConfigDict, ValidationError
 
 from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.chunks import chunk_count
-from flashboot_agent.core.digest import document_digest, root_digest
+from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import FlashBootError, ImageDamaged
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.memory.memfd import round_up
 from flashboot_agent.wire.arena import ArenaOwner
 from flashboot_agent.wire.base import Digest, Time

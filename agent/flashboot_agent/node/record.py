@@ -22,6 +22,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from flashboot_agent._native import Marks
 from flashboot_agent.core import chunks, digest
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, ArenaState, Way
@@ -101,7 +102,7 @@ class RecordFile:
         """Layout and chunk digests, checked against the header. Raises RecordDamaged."""
         layout = os.pread(self._fd, record.layout_bytes, DOCUMENTS)
         digests = os.pread(self._fd, record.digests_bytes, DOCUMENTS + record.layout_bytes)
-        if digest.document_digest(layout) != record.layout_digest:
+        if document_digest(layout) != record.layout_digest:
             raise RecordDamaged("the layout document differs from its digest")
         if len(digests) != 8 * chunks.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
             raise RecordDamaged("the chunk digests differ from the root digest")

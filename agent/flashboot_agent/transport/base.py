@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from flashboot_agent._native import EgressBucket, Marks
-from flashboot_agent.core.digest import document_digest
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.wire.arena import Peer
 from flashboot_agent.wire.base import Digest
 

@@ -5,87 +5,29 @@ plug-in. Storage-centred: storages hold bytes, tensors are views on storages, bi
 bindings of one tensor are the same Python object (a tie).
 
 A Layout is its document: made from content, it is written and read back, so that whatever exists has passed the same
-checks as what a stranger sent. Nothing here imports pydantic or torch: an engine attaches in less time than that takes.
+checks as what a stranger sent. Nothing here imports pydantic or torch, and writing and entries are imported by whoever
+needs them: an engine attaches in less time than that takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from flashboot_agent import _native
-from flashboot_agent.wire import layout_bytes
-from flashboot_agent.wire.layout_bytes import (
-    BINDING_KINDS,
-    STORAGE_KINDS,
-    BindingKind,
-    LayoutError,
-    StorageKind,
-    Tables,
-)
-from flashboot_agent.wire.layout_head import Head, Scalar, Segment, by_module, checked, grouped
+from flashboot_agent.wire.layout_head import Head, LayoutError, Scalar, by_module, checked, split
 
-__all__ = [
-    "ALIGNMENT",
-    "MAX_LAYOUT",
-    "Binding",
-    "BindingKind",
-    "Head",
-    "Layout",
-    "LayoutError",
-    "Scalar",
-    "Segment",
-    "Storage",
-    "StorageKind",
-    "TensorView",
-    "read_head",
-]
+if TYPE_CHECKING:
+    from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
 
-Object = TypeVar("Object")
+__all__ = ["ALIGNMENT", "MAX_LAYOUT", "Head", "Layout", "LayoutError", "Scalar", "read_head"]
 
 ALIGNMENT: Final = _native.LAYOUT_ALIGNMENT
 """Bytes that every storage's offset is a multiple of: enough for any vector load and for device copies."""
 
 MAX_LAYOUT: Final = 64 << 20
 """Bytes of a layout document; the largest that tables allow fits several times."""
-
-
-class Storage(NamedTuple):
-    offset: int
-    """Bytes from the start of the arena, a multiple of ALIGNMENT; in rising order."""
-    bytes: int
-    """Inside of one segment. Zero: tensors without elements, which need no memory."""
-    kind: StorageKind = "shared"
-    """What an attaching engine uses: the arena's bytes (shared), or a private copy of them, which an update makes again
-    from the shared ones (derived), or which the engine writes to and no update touches (runtime)."""
-
-
-class TensorView(NamedTuple):
-    storage: int
-    """Index into `storages`."""
-    offset: int
-    """Elements from the start of the storage."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    """Elements."""
-    dtype: str
-    """As torch prints it, without the prefix: `bfloat16`."""
-    parameter: bool
-    """A torch.nn.Parameter (or subclass) rather than a plain tensor."""
-    cls: str
-    """Qualified class of the tensor object."""
-    attributes: Mapping[str, Scalar] = {}
-    """Metadata on the object itself, such as `format_ue8m0`."""
-
-
-class Binding(NamedTuple):
-    module: str
-    """Path from the root, whose own is empty."""
-    attribute: str
-    kind: BindingKind
-    tensor: int
-    """Index into `tensors`."""
 
 
 class Layout:
@@ -105,6 +47,8 @@ class Layout:
         structure: str | None = None,
     ) -> None:
         """Raises LayoutError, naming the place."""
+        from flashboot_agent.wire.layout_bytes import Tables, grouped, join
+
         tables = Tables(storages, tensors, bindings)
         head = {
             "identity": dict(identity),
@@ -117,7 +61,7 @@ class Layout:
             "structure": structure,
             "attributes": tables.attributes,
         }
-        self._read(layout_bytes.join(head, tables.to_bytes()))
+        self._read(join(head, tables.to_bytes()))
 
     @classmethod
     def from_bytes(cls, document: bytes) -> Layout:
@@ -130,10 +74,10 @@ class Layout:
         return self._document
 
     def _read(self, document: bytes) -> None:
-        head, tables = layout_bytes.split(document)
+        head, tables = split(document)
         self._document = document
         self._head = checked(head)
-        ends = [segment.offset + segment.bytes for segment in self._head.segments]
+        ends = [offset + size for offset, size in self._head.segments]
         try:
             self.table = _native.LayoutTable(tables, ends, len(self._head.attributes))
         except _native.Malformed as error:
@@ -157,9 +101,11 @@ class Layout:
     def arena_bytes(self) -> int:
         return self._head.arena_bytes
 
-    @property
+    @cached_property
     def segments(self) -> list[Segment]:
-        return self._head.segments
+        from flashboot_agent.wire.layout_entries import Segment
+
+        return [Segment(*each) for each in self._head.segments]
 
     @property
     def structure(self) -> str | None:
@@ -168,25 +114,22 @@ class Layout:
 
     @cached_property
     def storages(self) -> list[Storage]:
+        from flashboot_agent.wire.layout_entries import STORAGE_KINDS, Storage
+
         return [Storage(offset, size, STORAGE_KINDS[kind]) for offset, size, kind in self.table.storages()]
 
     @cached_property
     def tensors(self) -> list[TensorView]:
+        from flashboot_agent.wire.layout_entries import TensorView
+
         forms = [(*form[:5], self._head.attributes[form[5]]) for form in self.table.forms()]
         return [TensorView(storage, offset, *forms[form]) for storage, offset, form in self.table.tensors()]
 
     @cached_property
     def bindings(self) -> list[Binding]:
+        from flashboot_agent.wire.layout_entries import BINDING_KINDS, Binding
+
         return [Binding(module, name, BINDING_KINDS[kind], at) for module, name, kind, at in self.table.bindings()]
-
-    def named(self, objects: list[Object]) -> dict[str, Object]:
-        """One object per tensor, each under every name (`module.attribute`) of its tensor.
-
-        Raises LayoutError when two names are the same."""
-        try:
-            return self.table.by_name(objects)
-        except _native.Malformed as error:
-            raise LayoutError(str(error)) from error
 
     @cached_property
     def scalars(self) -> dict[str, dict[str, Scalar]]:
@@ -208,4 +151,4 @@ class Layout:
 
 def read_head(document: bytes) -> Head:
     """What an agent needs to know of a layout that it carries; the tables stay unread. Raises LayoutError."""
-    return checked(layout_bytes.split(document)[0])
+    return checked(split(document)[0])

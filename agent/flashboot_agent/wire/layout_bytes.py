@@ -1,7 +1,7 @@
 """The bytes of a layout (docs/reference/layout.md): a head of JSON for what is irregular, columns for the rest.
 
 The same content always gives the same bytes: tables are filled in the order of first use, the JSON is canonical, and
-nothing is compressed. Only writing is here, and taking head and tables apart; csrc/layout_table.cpp reads the tables.
+nothing is compressed. Only writing is here: layout_head.py reads the head, csrc/layout_table.cpp the tables.
 """
 
 from __future__ import annotations
@@ -11,72 +11,35 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from flashboot_agent._native import LAYOUT_ALIGNMENT, LAYOUT_DTYPES
+from flashboot_agent.wire.layout_entries import BINDING_KINDS, STORAGE_KINDS, Binding, Storage, TensorView
+from flashboot_agent.wire.layout_head import CHECKED_FROM, MAGIC, PREFIX, VERSION, LayoutError, Marks, canonical
 
-if TYPE_CHECKING:
-    from flashboot_agent.wire.layout import Binding, Storage, TensorView
-
-MAGIC: Final = b"FBLAYOUT"
-VERSION: Final = 2
-PREFIX: Final = struct.Struct("<8sIIII")
-"""Magic, version, CRC-32 of all that follows it, bytes of the head, bytes of the tables."""
-
-StorageKind = Literal["shared", "derived", "runtime"]
-BindingKind = Literal["parameter", "buffer", "buffer_non_persistent", "attribute"]
-STORAGE_KINDS: Final[tuple[StorageKind, ...]] = get_args(StorageKind)
-BINDING_KINDS: Final[tuple[BindingKind, ...]] = get_args(BindingKind)
 MOST_TEXT: Final = 1024
 """Bytes of a name, and of a module's path."""
 
 Key = TypeVar("Key")
 
-_CHECKED_FROM: Final = 16
 _DTYPES: Final = {name: number for number, name in enumerate(LAYOUT_DTYPES)}
 _WIDTHS: Final = ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))
-
-
-class LayoutError(ValueError):
-    """The layout can't be; the message names the place."""
 
 
 def join(head: Mapping[str, Any], tables: bytes) -> bytes:
     text = canonical(head)
     rest = struct.pack("<II", len(text), len(tables)) + text + tables
-    return PREFIX.pack(MAGIC, VERSION, zlib.crc32(rest), 0, 0)[:_CHECKED_FROM] + rest
+    return PREFIX.pack(MAGIC, VERSION, zlib.crc32(rest), 0, 0)[:CHECKED_FROM] + rest
 
 
-def split(document: bytes) -> tuple[Any, memoryview]:
-    """Head, which is some JSON, and tables. Raises LayoutError."""
-    if len(document) < PREFIX.size or document[: len(MAGIC)] != MAGIC:
-        raise LayoutError(f"no layout document: {len(document)} bytes that begin with {document[:8]!r}")
-    _, version, checksum, head_bytes, table_bytes = PREFIX.unpack_from(document)
-    if version != VERSION:
-        raise LayoutError(f"a layout of version {version}; this FlashBoot reads version {VERSION}")
-    content = memoryview(document)
-    if zlib.crc32(content[_CHECKED_FROM:]) != checksum:
-        raise LayoutError("the layout document differs from its checksum")
-    if PREFIX.size + head_bytes + table_bytes != len(document):
-        raise LayoutError(f"head and tables of {head_bytes} and {table_bytes} bytes in a layout of {len(document)}")
-    text = bytes(content[PREFIX.size : PREFIX.size + head_bytes])
-    try:
-        head = json.loads(text)
-        again = canonical(head)
-    except (ValueError, RecursionError) as error:
-        raise LayoutError(f"the layout's head is no JSON: {error}"[:500]) from error
-    if again != text:
-        raise LayoutError("the layout's head is not in its one canonical form")
-    return head, content[PREFIX.size + head_bytes :]
-
-
-def canonical(value: Any) -> bytes:
-    """The one JSON text of a value. Raises LayoutError for what JSON can't carry exactly."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()
-    except (TypeError, ValueError) as error:
-        raise LayoutError(f"a value that JSON can't carry: {error}"[:500]) from error
+def grouped(marks: Mapping[str, Marks], number: Callable[[str], int]) -> list[list[Any]]:
+    """By content, in the order of the modules' paths: the order in which they came says nothing."""
+    groups: dict[bytes, list[Any]] = {}
+    for module in sorted(marks):
+        if marks[module]:
+            groups.setdefault(canonical(marks[module]), [marks[module], []])[1].append(number(module))
+    return list(groups.values())
 
 
 class Numbers(Generic[Key]):

@@ -1,16 +1,26 @@
-"""The head of a layout: identity, segments, and what the load did beside tensors. Checked as untrusted input.
+"""What a layout begins with: a frame with a checksum, and the head. Checked as untrusted input.
 
-Most modules that a load marks are marked alike, so that marks are listed once, with the numbers of their modules.
+The head is what is irregular: identity, segments, and what the load did beside tensors. Most modules that a load marks
+are marked alike, so that marks are listed once, with the numbers of their modules.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from flashboot_agent._native import LAYOUT_MOST_BYTES
-from flashboot_agent.wire.layout_bytes import LayoutError, canonical
+
+MAGIC: Final = b"FBLAYOUT"
+VERSION: Final = 2
+PREFIX: Final = struct.Struct("<8sIIII")
+"""Magic, version, CRC-32 of all that follows it, bytes of the head, bytes of the tables."""
+CHECKED_FROM: Final = 16
+"""Where that begins."""
 
 Scalar = bool | int | float | str | None
 Marks = TypeVar("Marks", dict[str, Scalar], list[str])
@@ -21,33 +31,63 @@ MOST_CHARACTERS: Final = 1 << 16
 """Of one text."""
 
 
-class Segment(NamedTuple):
-    """A piece of the arena that is one allocation; segments follow each other without a gap."""
-
-    offset: int
-    bytes: int
+class LayoutError(ValueError):
+    """The layout can't be; the message names the place."""
 
 
-class Head(NamedTuple):
-    """What is told without looking into the tables."""
+def split(document: bytes) -> tuple[Any, memoryview]:
+    """Head, which is some JSON, and tables. Raises LayoutError."""
+    if len(document) < PREFIX.size or document[: len(MAGIC)] != MAGIC:
+        raise LayoutError(f"no layout document: {len(document)} bytes that begin with {document[:8]!r}")
+    _, version, checksum, head_bytes, table_bytes = PREFIX.unpack_from(document)
+    if version != VERSION:
+        raise LayoutError(f"a layout of version {version}; this FlashBoot reads version {VERSION}")
+    content = memoryview(document)
+    if zlib.crc32(content[CHECKED_FROM:]) != checksum:
+        raise LayoutError("the layout document differs from its checksum")
+    if PREFIX.size + head_bytes + table_bytes != len(document):
+        raise LayoutError(f"head and tables of {head_bytes} and {table_bytes} bytes in a layout of {len(document)}")
+    text = bytes(content[PREFIX.size : PREFIX.size + head_bytes])
+    try:
+        head = json.loads(text)
+        again = canonical(head)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the layout's head is no JSON: {error}"[:500]) from error
+    if again != text:
+        raise LayoutError("the layout's head is not in its one canonical form")
+    return head, content[PREFIX.size + head_bytes :]
 
-    identity: dict[str, str]
-    arena_bytes: int
-    segments: list[Segment]
-    attributes: list[dict[str, Scalar]]
-    """The sets that tensors' forms refer to by number."""
-    scalars: Groups[dict[str, Scalar]]
-    deleted: Groups[list[str]]
-    structure: str | None
+
+def canonical(value: Any) -> bytes:
+    """The one JSON text of a value. Raises LayoutError for what JSON can't carry exactly."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()
+    except (TypeError, ValueError) as error:
+        raise LayoutError(f"a value that JSON can't carry: {error}"[:500]) from error
 
 
-def grouped(marks: Mapping[str, Marks], number: Callable[[str], int]) -> list[list[Any]]:
-    """By content, in the order of the modules' paths: the order in which they came says nothing."""
-    groups: dict[bytes, list[Any]] = {}
-    for module in sorted(marks):
-        if marks[module]:
-            groups.setdefault(canonical(marks[module]), [marks[module], []])[1].append(number(module))
-    return list(groups.values())
+class Head:
+    """What is told without looking into the tables. (Made by each attach, and a NamedTuple takes long to define.)"""
+
+    def __init__(
+        self,
+        *,
+        identity: dict[str, str],
+        arena_bytes: int,
+        segments: list[tuple[int, int]],
+        attributes: list[dict[str, Scalar]],
+        scalars: Groups[dict[str, Scalar]],
+        deleted: Groups[list[str]],
+        structure: str | None,
+    ) -> None:
+        """segments: offset and bytes of each. attributes: the sets that tensors' forms refer to by number."""
+        self.identity = identity
+        self.arena_bytes = arena_bytes
+        self.segments = segments
+        self.attributes = attributes
+        self.scalars = scalars
+        self.deleted = deleted
+        self.structure = structure
 
 
 def by_module(groups: Groups[Marks], modules: Callable[[], list[str]]) -> dict[str, Marks]:
@@ -65,20 +105,26 @@ def checked(head: Any) -> Head:
     _require(_is_int(nbytes) and 0 < nbytes <= LAYOUT_MOST_BYTES, f"arenaBytes: {nbytes!r}"[:100])
     attributes = _list(head["attributes"], "attributes")
     _require(all(map(_are_scalars, attributes)), "attributes: something else than scalars by name")
-    scalars = _groups(head["scalars"], "scalars", _are_scalars)
-    deleted = _groups(head["deleted"], "deleted", _are_names)
     structure = head["structure"]
     _require(structure is None or _is_text(structure), "structure: no text")
-    return Head(identity, nbytes, _segments(head["segments"], nbytes), attributes, scalars, deleted, structure)
+    return Head(
+        identity=identity,
+        arena_bytes=nbytes,
+        segments=_segments(head["segments"], nbytes),
+        attributes=attributes,
+        scalars=_groups(head["scalars"], "scalars", _are_scalars),
+        deleted=_groups(head["deleted"], "deleted", _are_names),
+        structure=structure,
+    )
 
 
-def _segments(value: Any, arena_bytes: int) -> list[Segment]:
+def _segments(value: Any, arena_bytes: int) -> list[tuple[int, int]]:
     segments, end = [], 0
     for number, each in enumerate(_list(value, "segments")):
         sound = isinstance(each, list) and len(each) == 2 and all(map(_is_int, each)) and each[1] > 0
         _require(sound, f"segments: {number} is no pair of offset and bytes")
         _require(each[0] == end, f"segments leave a gap or overlap at byte {end}")
-        segments.append(Segment(*each))
+        segments.append((each[0], each[1]))
         end += each[1]
     _require(end == arena_bytes, f"segments end at byte {end}, the arena at {arena_bytes}")
     return segments
