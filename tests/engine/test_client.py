@@ -87,7 +87,7 @@ def fill(client: AgentClient) -> Sealed:
 
 def seeded(make: Callable[..., AgentClient]) -> None:
     client = make()
-    assert client.wait() == MustSeed(peers.ARENA)
+    assert client.wait() == MustSeed(arena=peers.ARENA)
     os.close(fill(client).descriptor)
     client.attached()
 
@@ -131,7 +131,7 @@ def test_an_agent_that_is_away_is_waited_for(
     assert failed.wait(10), "it found an agent where none was"
     peer = peers.Peer(socket_path)
     thread.join(10)
-    assert result == [MustSeed(peers.ARENA)]
+    assert result == [MustSeed(arena=peers.ARENA)]
     peer.close()
 
 
@@ -177,7 +177,7 @@ def test_memory_is_sampled_only_after_the_arena_is_allocated(
     thread.join(10)
     assert result == [NBYTES]
     peer.hold = None
-    assert client.wait() == MustSeed(peers.ARENA)
+    assert client.wait() == MustSeed(arena=peers.ARENA)
     assert peer.count(wire.Hello) == 1
 
 
@@ -221,7 +221,7 @@ def test_a_refusal_that_may_pass_is_asked_again(peer: peers.Peer, make: Callable
     peer.wait_for(wire.Hello, 2)
     peer.refuse = None
     thread.join(10)
-    assert result == [MustSeed(peers.ARENA)]
+    assert result == [MustSeed(arena=peers.ARENA)]
 
 
 def test_a_commit_is_refused_while_the_arena_is_mapped_for_writing(
@@ -262,7 +262,7 @@ def test_a_lost_agent_during_a_commit_is_an_oserror_and_asking_again_works(
     with pytest.raises(OSError):  # noqa: PT011 # whichever the kernel says
         fill(client)
     client.drop()
-    assert client.wait() == MustSeed(peers.ARENA)
+    assert client.wait() == MustSeed(arena=peers.ARENA)
     os.close(fill(client).descriptor)
 
 

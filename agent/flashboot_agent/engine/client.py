@@ -81,7 +81,7 @@ class AgentClient:
         if isinstance(message, Seed):
             close_all(descriptors)
             self._conversation.chosen = True
-            return MustSeed(message.arena)
+            return MustSeed(arena=message.arena)
         assert isinstance(message, Ready)
         return sealed(message, descriptors, self.who)
 

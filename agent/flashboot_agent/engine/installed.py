@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 
+@cache
 def torch_folder() -> Path:
     """Raises ModuleNotFoundError."""
     spec = importlib.util.find_spec("torch")

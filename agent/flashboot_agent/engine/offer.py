@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 from flashboot_agent.core.errors import DigestMismatch, TornFrame
 from flashboot_agent.core.identity import document_digest, require_equal
@@ -25,11 +26,10 @@ class Sealed:
         self.layout = layout
 
 
-class MustSeed:
+class MustSeed(SimpleNamespace):
     """This engine loads the checkpoint and fills the arena."""
 
-    def __init__(self, arena: str) -> None:
-        self.arena = arena
+    arena: str
 
 
 def sealed(message: Ready, descriptors: list[int], who: str) -> Sealed:
