@@ -37,9 +37,12 @@ class Torch {
  public:
   Torch(const std::string& cpu, const std::string& python) : shims_(cpu), objects_(python) {}
 
-  nb::list views(const LayoutTable& table, const nb::list& bases) const {
+  nb::list views(const LayoutTable& table, const nb::list& bases, const nb::list& classes) const {
     if (bases.size() != kLayoutDtypes.size()) {
       throw nb::value_error("make_views wants a base per dtype");
+    }
+    if (classes.size() != 0 && classes.size() != table.tensors().size()) {
+      throw nb::value_error("make_views wants a class per tensor, or none at all");
     }
     std::vector<TorchShims::Handle> base_of;
     for (const nb::handle base : bases) {
@@ -50,12 +53,16 @@ class Torch {
       const nb::gil_scoped_release unlocked;
       made = shims_.make(views_of(table, base_of));
     }
-    return taken(std::move(made));
+    return taken(made, classes);
   }
 
-  // A new object for the tensor of a handle, which stays to be dropped.
-  nb::object object_of(TorchShims::Handle handle) const {
-    auto* object = static_cast<PyObject*>(objects_.take(handle));
+  // A new object for the tensor of a handle, which stays to be dropped. `cls`: other than torch.Tensor, or None.
+  nb::object object_of(TorchShims::Handle handle, nb::handle cls = Py_None) const {
+    if (!cls.is_none() && PyType_Check(cls.ptr()) == 0) {
+      throw nb::type_error("a class is wanted");
+    }
+    void* const made = cls.is_none() ? objects_.take(handle) : objects_.as(handle, cls.ptr());
+    auto* object = static_cast<PyObject*>(made);
     if (object == nullptr) {
       throw nb::python_error();
     }
@@ -63,10 +70,11 @@ class Torch {
   }
 
   // Takes over the handles. None for those that are null.
-  nb::list taken(const std::vector<TorchShims::Handle>& made) const {
+  nb::list taken(const std::vector<TorchShims::Handle>& made, const nb::list& classes = {}) const {
     const Dropped dropped{shims_, made};
     return list_of(made.size(), [&](std::size_t i) {
-      return made[i] == nullptr ? nb::none() : object_of(made[i]);
+      const nb::handle cls = classes.size() == 0 ? nb::handle(Py_None) : nb::handle(PyList_GET_ITEM(classes.ptr(), i));
+      return made[i] == nullptr ? nb::none() : object_of(made[i], cls);
     });
   }
 
@@ -143,7 +151,7 @@ class Ahead {
 void bind_torch(nb::module_& module) {
   nb::class_<Torch>(module, "Torch")
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("cpu"), nb::arg("python"))
-      .def("make_views", &Torch::views, nb::arg("table"), nb::arg("bases"));
+      .def("make_views", &Torch::views, nb::arg("table"), nb::arg("bases"), nb::arg("classes"));
   nb::class_<Ahead>(module, "TorchAhead")
       .def(nb::init<>())
       .def("make", &Ahead::make, nb::arg("library"), nb::arg("table"), nb::arg("descriptor"))

@@ -441,9 +441,10 @@ class Torch:
     def __init__(self, cpu: str, python: str) -> None:
         """Paths of libtorch_cpu.so and libtorch_python.so, which are loaded. Raises RuntimeError without a function."""
 
-    def make_views(self, table: LayoutTable, bases: list[object | None]) -> list[Any]:
+    def make_views(self, table: LayoutTable, bases: list[object | None], classes: list[type | None]) -> list[Any]:
         """A tensor for each of the table; None for those that are not over the arena's own bytes (`all_in_place`).
 
         `bases`: by number of dtype a handle (torch._C._aoti) of a tensor of that dtype over the whole arena.
+        `classes`: by number of tensor a class that is derived from torch.Tensor, or None for that; may be empty.
 
         Raises RuntimeError; no tensor is left then."""

@@ -144,7 +144,7 @@ def test_a_dead_socket_and_a_deadline_name_socket_pod_and_rank(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(socket_path))  # nobody listens: ECONNREFUSED
     with pytest.raises(DeadlineExceeded, match=rf"pod pod-7, rank tp0, {socket_path}: no agent within 0 s"):
-        make(deadlines=SHORT._replace(connect=0.1)).wait()
+        make(deadlines=Deadlines(connect=0.1, arena=20.0)).wait()
 
 
 def test_coming_is_waited_for_and_survives_a_restart_of_the_agent(
@@ -205,7 +205,7 @@ def test_a_clone_that_stands_still_ends_with_what_it_waited_for(
 def test_no_first_byte_ends_at_its_own_deadline(peer: peers.Peer, make: Callable[..., AgentClient]) -> None:
     peer.hold = wire.Coming(allocated=True, bytes=NBYTES, watermark=0, note="waiting for the seed on n3")
     with pytest.raises(DeadlineExceeded, match=r"no byte of the arena .* waiting for the seed on n3"):
-        make(deadlines=SHORT._replace(arena=0.3), clone=0.1).wait()
+        make(deadlines=Deadlines(connect=2.0, arena=0.3), clone=0.1).wait()
     peer.hold = None
 
 
@@ -335,7 +335,7 @@ def test_an_agent_that_only_talks_nonsense_is_asked_with_pauses_and_not_for_ever
     peer: peers.Peer, make: Callable[..., AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer, "_offer", lambda connection, *_: connection.send(b'{"type":"from another version"}'))
-    client = make(deadlines=SHORT._replace(connect=0.3))
+    client = make(deadlines=Deadlines(connect=0.3, arena=20.0))
     with pytest.raises(DeadlineExceeded, match="no word of the agent that makes sense within 0 s"):
         client.wait()
     assert 2 <= peer.count(wire.Hello) <= 0.3 / conversation.RETRY_SECONDS + 2

@@ -159,7 +159,7 @@ def test_a_view_that_torch_refuses_leaves_no_other() -> None:
     del mapping
     bases = dict(zip(dtypes, handles, strict=True))
     with pytest.raises(RuntimeError, match="could not make view 1 of 2"):
-        functions.make_views(layout.table, [bases.get(dtype) for dtype in _native.LAYOUT_DTYPES])
+        functions.make_views(layout.table, [bases.get(dtype) for dtype in _native.LAYOUT_DTYPES], [])
     assert gone() is not None
     aoti.alloc_tensors_by_stealing_from_void_ptrs(handles)
     gc.collect()
@@ -170,9 +170,9 @@ def test_bases_of_another_number_or_kind_are_refused() -> None:
     functions = views.torch_functions()
     assert functions is not None
     with pytest.raises(ValueError, match="a base per dtype"):
-        functions.make_views(LAYOUT.table, [None])
+        functions.make_views(LAYOUT.table, [None], [])
     with pytest.raises(ValueError, match="PyCapsule"):
-        functions.make_views(LAYOUT.table, [1] * len(_native.LAYOUT_DTYPES))
+        functions.make_views(LAYOUT.table, [1] * len(_native.LAYOUT_DTYPES), [])
 
 
 def test_the_choice_is_told_when_torch_lacks_a_function(

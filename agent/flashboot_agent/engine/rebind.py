@@ -27,8 +27,9 @@ def install(model: Any, layout: Layout, base: Any) -> None:
     with views.collector_paused(), torch.no_grad():
         modules = walk.modules(model)
         planned = _resolved(modules, layout)
-        made = views.tensors_of(layout, base)
-        _wrap_parameters(made, planned, layout)
+        replaced = _replaced(planned, layout)
+        made = views.tensors_of(layout, base, classes=[None if old is None else type(old) for old in replaced])
+        _take_over(made, replaced, layout)
         for binding in layout.bindings:
             _bind(modules[binding.module], binding, made[binding.tensor])
 
@@ -81,25 +82,25 @@ def verify(model: Any, layout: Layout, base: Any) -> None:
 
 def _verify(model: Any, layout: Layout, base: Any) -> None:
     found = {(item.module, item.attribute, item.kind): item for item in walk.tensors(model)}
-    places = [(binding.module, binding.attribute, binding.kind) for binding in layout.bindings]
-    odd = found.keys() ^ set(places)
-    if odd:
-        raise UnsupportedModel(f"the model's tensors are not the layout's, first at {min(odd)}")
     firsts: list[Any] = [None] * len(layout.tensors)
-    for place, binding in zip(places, layout.bindings, strict=True):
-        item, first = found[place], firsts[binding.tensor]
+    for module, attribute, kind, number in layout.bindings:
+        item, first = found.get((module, attribute, kind)), firsts[number]
+        if item is None:
+            raise UnsupportedModel(f"the model's tensors are not the layout's, first at {module}.{attribute}, a {kind}")
         if first is None:
-            firsts[binding.tensor] = item
+            firsts[number] = item
         elif first.tensor is not item.tensor:
             raise UnsupportedModel(f"{item} is tied to {first} in the seed's model and is not here")
+    if len(found) != len(layout.bindings):
+        places = {(binding.module, binding.attribute, binding.kind) for binding in layout.bindings}
+        raise UnsupportedModel(f"the model's tensors are not the layout's, first at {min(found.keys() - places)}")
     begin = base.data_ptr()
     arena = range(begin, begin + base.numel())
+    storages, owners = layout.storages, dict[int, Found]()
     for item, view in zip(firsts, layout.tensors, strict=True):
         _require_as_planned(item, view)
         if 0 not in view.shape:
-            _require_in_place(item, view, layout.storages[view.storage], arena)
-    owners: dict[int, Found] = {}
-    for item in firsts:
+            _require_in_place(item, view, storages[view.storage], arena)
         other = owners.setdefault(id(item.tensor), item)
         if other is not item:
             raise UnsupportedModel(f"{item} is tied to {other} here and was not in the seed's model")
@@ -126,22 +127,27 @@ def _require_in_place(item: Found, view: TensorView, storage: Storage, arena: ra
         raise UnsupportedModel(f"{item} lies at byte {address - arena.start} of the arena, not {planned - arena.start}")
 
 
-def _wrap_parameters(made: list[Any], planned: list[Any], layout: Layout) -> None:
-    """Make parameters of the tensors that must be; each takes over class and attributes of the one in its place."""
-    import torch
-
-    wrapped = set()
+def _replaced(planned: list[Any], layout: Layout) -> list[Any]:
+    """For each tensor that must be a parameter the one in its place, of which it takes over class and attributes."""
+    replaced: list[Any] = [None] * len(layout.tensors)
+    views = layout.tensors
     for binding, old in zip(layout.bindings, planned, strict=True):
         number = binding.tensor
-        view = layout.tensors[number]
-        if not view.parameter or number in wrapped:
+        if replaced[number] is None and views[number].parameter:
+            replaced[number] = old
+    return replaced
+
+
+def _take_over(made: list[Any], replaced: list[Any], layout: Layout) -> None:
+    for tensor, old, view in zip(made, replaced, layout.tensors, strict=True):
+        if old is None:
             continue
-        wrapped.add(number)
-        # Parameter subclasses have constructors of their own; this is what torch itself uses to make one over a tensor
-        parameter = torch.Tensor._make_subclass(type(old), made[number], old.requires_grad)
-        parameter.__dict__.update(old.__dict__)  # weight loaders and the like, as the layer's constructor set them
-        parameter.__dict__.update(view.attributes)
-        made[number] = parameter
+        if old.requires_grad:
+            tensor.requires_grad_()
+        if held := old.__dict__:
+            tensor.__dict__.update(held)  # weight loaders and the like, as the layer's constructor set them
+        if view.attributes:
+            tensor.__dict__.update(view.attributes)
 
 
 def _require_alike(binding: Binding, view: TensorView, old: Found | None) -> None:

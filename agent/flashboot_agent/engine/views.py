@@ -11,7 +11,7 @@ promise to ship; where one is missing, views are made one by one.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -25,9 +25,12 @@ from flashboot_agent.wire.layout import Layout, LayoutError
 _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
-def tensors_of(layout: Layout, base: Any, ahead: _native.TorchAhead | None = None) -> list[Any]:
+def tensors_of(
+    layout: Layout, base: Any, ahead: _native.TorchAhead | None = None, classes: Sequence[type | None] = ()
+) -> list[Any]:
     """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena.
-    `ahead`: what a thread made of them already (engine/begun.py).
+    `ahead`: what a thread made of them already (engine/begun.py). `classes`: one per entry, where they are of classes
+    derived from that; no constructor is called.
 
     Raises BadRequest when that is smaller than the layout says: torch's own function would look beyond its end.
     """
@@ -37,9 +40,9 @@ def tensors_of(layout: Layout, base: Any, ahead: _native.TorchAhead | None = Non
         torch = torch_functions()
         made = ahead.take(torch) if torch is not None and ahead is not None else None
         if made is None:
-            made = _at_once(torch, layout, base) if torch is not None else [None] * len(layout.tensors)
+            made = _at_once(torch, layout, base, classes) if torch is not None else [None] * len(layout.tensors)
         if torch is None or not layout.table.all_in_place:
-            _one_by_one(layout, base, made)
+            _one_by_one(layout, base, made, classes)
     return made
 
 
@@ -84,7 +87,7 @@ def torch_functions() -> _native.Torch | None:
         return None
 
 
-def _at_once(functions: _native.Torch, layout: Layout, base: Any) -> list[Any]:
+def _at_once(functions: _native.Torch, layout: Layout, base: Any, classes: Sequence[type | None]) -> list[Any]:
     """None for tensors that are not over the arena's own bytes."""
     import torch
 
@@ -94,12 +97,13 @@ def _at_once(functions: _native.Torch, layout: Layout, base: Any) -> list[Any]:
         typed = {dtype: whole.view(getattr(torch, dtype)) for dtype in used}
     handles = dict(zip(typed, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(typed.values())), strict=True))
     try:
-        return functions.make_views(layout.table, [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES])
+        bases = [handles.get(dtype) for dtype in _native.LAYOUT_DTYPES]
+        return functions.make_views(layout.table, bases, list(classes))
     finally:
         torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(handles.values()))  # and drop them
 
 
-def _one_by_one(layout: Layout, base: Any, made: list[Any]) -> None:
+def _one_by_one(layout: Layout, base: Any, made: list[Any], classes: Sequence[type | None]) -> None:
     """Fill what is None in `made`."""
     import torch
 
@@ -120,6 +124,8 @@ def _one_by_one(layout: Layout, base: Any, made: list[Any]) -> None:
                     private[view.storage] = torch.empty(storage.bytes, dtype=torch.uint8).copy_(part).untyped_storage()
                 memory = private[view.storage]
             made[number] = tensor.set_(memory, offset, view.shape, view.stride)
+            if classes and (cls := classes[number]) is not None:
+                made[number] = torch.Tensor._make_subclass(cls, made[number], False)
 
 
 @contextmanager

@@ -48,9 +48,9 @@ def modules(model: Any) -> dict[str, Any]:
     while rest:
         path, module = rest.pop()
         found[path] = module
-        below = [(key, child) for key, child in module._modules.items() if child is not None]
-        front = f"{path}." if path else ""
-        rest += [(front + key, child) for key, child in reversed(below)]
+        if below := module._modules:
+            front = f"{path}." if path else ""
+            rest += [(front + key, child) for key, child in reversed(below.items()) if child is not None]
     return found
 
 
