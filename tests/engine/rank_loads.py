@@ -33,7 +33,6 @@ CUTS: dict[str, dict[str, dict[str, int]]] = {
     },
     "deepseek_v3": {
         "TP 2": {"tp_size": 2},
-        "TP 2, EP 2": {"tp_size": 2, "ep_size": 2},
         "TP 2, attention DP 2": {"tp_size": 2, "attn_dp_size": 2},
     },
 }
