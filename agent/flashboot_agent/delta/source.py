@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from flashboot_agent.core.checkpoint import Shard, shards
-from flashboot_agent.core.digest import document_digest
 from flashboot_agent.core.errors import CheckpointTruncated, ImageDamaged
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.delta import words
 from flashboot_agent.delta.words import Run
 from flashboot_agent.load.image import Image, open_image
