@@ -22,10 +22,10 @@ import torch.multiprocessing
 
 from bench.attach import resident
 from bench.attach.agent import Agent
-from bench.attach.asked import request
 from bench.attach.resident import DTYPES, Tensors
 from bench.kit import inside
 from bench.load.checkpoint import Spec, specs
+from flashboot_agent.api import Request
 from flashboot_agent.engine import rebind, views
 from flashboot_agent.engine.mapping import as_tensor, map_arena, parse_layout
 from flashboot_agent.memory import memfd
@@ -108,7 +108,7 @@ def _processes(folder: Path, model: list[Spec]) -> Callable[..., dict[str, Any]]
     """Fresh processes (bench/attach/fresh.py) that import what engines import, with and without an attach after it."""
     descriptor, offsets = resident.arena(folder, model)
     path = Path(tempfile.mkdtemp(prefix="fb-")) / "agent.sock"  # short: a socket's path has at most 107 bytes
-    identity = request(str(path)).full_identity()
+    identity = Request(model="bench", revision="1", socket=str(path)).full_identity()  # as fresh.py asks
     document = resident.document(model, offsets, os.fstat(descriptor).st_size, identity)
     Agent(path, descriptor, document, identity)
 
