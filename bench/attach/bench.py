@@ -68,7 +68,7 @@ def _added(pairs: Pairs) -> Row:
         return failed(what, "ms", _ADDED, error)
     note = (
         f"modules and question {part['before']:.1f} ms, tensors {part['after']:.1f} ms; beside the imports "
-        f"({imports:.2f} s) a thread of {part['thread']:.1f} ms CPU, at most {part['locked']:.1f} of them with Python's lock"
+        f"({imports:.2f} s) a thread of {part['thread']:.1f} ms CPU, at most {part['locked']:.1f} with Python's lock"
     )
     return Row(what, median(added), "ms", _ADDED, note, (added[0], added[-1]))
 
