@@ -7,7 +7,10 @@ networks are another matter.
 
 from __future__ import annotations
 
+import json
 import mmap
+import subprocess
+import sys
 import tempfile
 import time
 from array import array
@@ -19,7 +22,6 @@ import numpy as np
 
 from bench.delta import entropy, others
 from bench.delta.pairs import E4M3, Pair, incompressible, repeated, trained, unrelated
-from bench.kit.inside import Meter
 from bench.kit.outcome import Options, Outcome
 from bench.kit.paired import Sample, paired
 from bench.kit.rows import Row, at_least, at_most
@@ -27,8 +29,6 @@ from bench.kit.say import say
 from flashboot_agent import _native
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
 from flashboot_agent.delta import words
-from flashboot_agent.delta.arena import Update
-from flashboot_agent.delta.file import open_delta
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.window import windows
@@ -43,6 +43,7 @@ SPEEDS = {1: (0.4, 0.5), 16: (0.2, 0.25)}
 """Classes → encode and apply, over memcpy."""
 CONTENT = "sha256:" + "0" * 64
 SPEED_BYTES = 96 * MIB
+MEMORY_BYTES = 256 * MIB
 
 
 def delta(options: Options) -> Outcome:
@@ -62,7 +63,7 @@ def delta(options: Options) -> Outcome:
         outcome.part(f"speed, K = {classes}", partial(_speed, outcome, options, fast, classes))
     for pair in (incompressible(nbytes), unrelated(nbytes)):
         outcome.part(pair.name, partial(_dense, outcome, options, pair))
-    outcome.part("memory", lambda: _memory(outcome, repeated(pairs[0.01], nbytes)))
+    outcome.part("memory", partial(_memory, outcome, repeated(pairs[0.01], MEMORY_BYTES)))
     return outcome
 
 
@@ -209,18 +210,14 @@ def _dense(outcome: Outcome, options: Options, pair: Pair) -> None:
 
 
 def _memory(outcome: Outcome, pair: Pair) -> None:
-    """Of a whole update in place, with its journal on disk: what the process grows by, over the model."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "delta")
+        path, of = Path(folder, "delta"), Path(folder, "base")
         base, new = (MemorySource(memoryview(data), pair.runs, CONTENT) for data in (pair.base, pair.new))
-        digests = make(base, new, path, Versions(0, 1), threads=1).table.base
-        memory = Memory(pair)
-        with open_delta(path, None) as opened, memoryview(memory.target) as view:
-            update = Update(opened, MemorySource(view, pair.runs, CONTENT), Path(folder, "journal"))
-            with Meter() as meter:
-                update.apply(0, digests, Path(folder, "reverse"))
+        make(base, new, path, Versions(0, 1), threads=1)
+        of.write_bytes(pair.base)
+        words = [sys.executable, "-m", "bench.delta.memory", str(path), str(of)]
+        grown = int(json.loads(subprocess.run(words, check=True, capture_output=True, timeout=300).stdout)["peak"])
         on_disk = Path(folder, "reverse").stat().st_size
-    grown = int(meter.sample["peak"])
     note = f"{grown >> 10} KiB; the way back, on disk: {on_disk / len(pair.base) * 100:.2f} %"
     share = grown / len(pair.base) * 100
     outcome.rows.append(Row(f"{pair.name}: memory to apply over the model", share, "%", at_most(1.5), note))

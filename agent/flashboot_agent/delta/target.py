@@ -14,7 +14,7 @@ from flashboot_agent.delta.apply import apply_to
 from flashboot_agent.delta.file import TEMPORARY, Delta
 from flashboot_agent.delta.source import CheckpointSource, ImageSource
 from flashboot_agent.files import sync_folder
-from flashboot_agent.load.image import DOCUMENTS, head
+from flashboot_agent.load.image import DOCUMENTS, data_offset, head
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import now
 
@@ -30,7 +30,7 @@ def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1
     temporary = path.with_name(path.name + TEMPORARY)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        start = int.from_bytes(header[32:40], "little")
+        start = data_offset(len(documents))
         os.posix_fallocate(fd, 0, start + base.nbytes)
         write_all(fd, documents, DOCUMENTS)
         apply_to(delta, base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
