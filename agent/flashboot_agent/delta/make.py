@@ -42,7 +42,7 @@ def make(
     note: str = "",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Contents:
-    """Write what makes `new` of `base`. `classes` 1 is quicker for receivers, 16 smaller (docs/design/0020).
+    """Write what makes `new` of `base`. `classes` 1 is quicker for receivers, 16 smaller (docs/design/0022).
 
     Raises DeltaBaseMismatch when the two are not versions of the same thing, OSError, what sources raise."""
     if (base.subject, base.nbytes, base.content) != (new.subject, new.nbytes, new.content):
