@@ -21,7 +21,7 @@ from aiohttp import web
 from bench.kit.machine import REPO
 from tests.component.controlplane import apiserver, identities
 from tests.component.controlplane.fakeagents import FakeAgent
-from tests.component.controlplane.rig import OperatorProcess, Rig, eventually
+from tests.component.controlplane.rig import OperatorProcess, Rig, eventually, made_by
 from tests.component.controlplane.rights import grant
 from tests.component.controlplane.test_crd import model_replica
 
@@ -89,7 +89,8 @@ class Cluster:
 
     async def _pending(self, number: int) -> Object:
         template = (await self.rig.deployment(NAME))["spec"]["template"]
-        metadata = {**template["metadata"], "name": f"{NAME}-{time.time_ns()}-{number}"}
+        owners = made_by("ReplicaSet", f"{NAME}-0")
+        metadata = {**template["metadata"], "name": f"{NAME}-{time.time_ns()}-{number}", "ownerReferences": owners}
         body = {"metadata": metadata, "spec": template["spec"]}
         made: Object = await self.rig.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
         return made
