@@ -9,11 +9,13 @@ from flashboot_agent.core.identity import arena_id, digest_of
 from flashboot_agent.wire.observed_pod import ObservedPod
 from flashboot_agent.wire.place import Place
 from flashboot_agent.wire.problem import Problem
+from flashboot_operator.core.events import happened, transitions
 from flashboot_operator.core.expected import expected_identity
 from flashboot_operator.core.facts import Agent, Pod, World
 from flashboot_operator.core.learned import Kinds, kinds_of, remembered
 from flashboot_operator.core.plan import ArenaPlan, Memory, Owner
 from flashboot_operator.core.replica import plan_replica
+from flashboot_operator.core.status import compute_status
 from tests.unit.operatorkit import ARENA, EXPECTED, HASH, NOW, OWNER_UID, agent, arena, owner, pod, seen, uid, world
 
 MINE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -297,3 +299,15 @@ def test_until_the_first_rank_asked_the_others_wait() -> None:
     found = kinds(facts, who)
     assert found.heard == frozenset()
     assert replace(found, learned={}) == found
+
+
+def test_a_mismatch_that_soon_passes_is_told_when_it_is_seen_and_only_then() -> None:
+    facts, who = mismatched(), owner(transfer={"onMismatch": "LoadFromCheckpoint"})
+    made = plan_replica(who, facts, Memory())
+    (note,) = [n for n in happened(who, facts, made) if n.reason == "IdentityMismatch"]
+    assert note.message == f"pod p2: rank tp0 on n2: {MISMATCH.message}"
+    assert not [n for n in happened(who, mismatched(None), made) if n.reason == "IdentityMismatch"]
+    made = plan_replica(owner(), facts, Memory())
+    lasting = compute_status(owner(), facts, made, generation=1, before={}, refused=None)
+    assert "IdentityMismatch" in {c.reason for c in lasting.conditions or []}
+    assert "IdentityMismatch" not in {n.reason for n in transitions(lasting.conditions or [], [])}

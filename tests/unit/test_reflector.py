@@ -70,10 +70,11 @@ async def test_a_server_that_ends_each_watch_at_once_is_asked_less_and_less(
 
 
 class Restored:
-    """Lists at one version, then, after the first watch broke, at an earlier one, with other objects. As Kubernetes
-    does, it says nothing in a watch from a version that is still to come."""
+    """Lists at one version, then, after the first watch broke or was ended, at an earlier one, with other objects. As
+    Kubernetes does, it says nothing in a watch from a version that is still to come."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: KubeError | None) -> None:
+        self.error = error
         self.states = [(70, {"kept": "69", "made later": "70"}), (55, {"kept": "40", "was deleted": "41"})]
         self.watched: list[str] = []
         self.again = asyncio.Event()
@@ -87,14 +88,17 @@ class Restored:
         self.watched.append(query["resourceVersion"])
         if len(self.watched) == 1:
             del self.states[0]
-            raise Unavailable(0, "Broken", "the server is gone")
+            if self.error is not None:
+                raise self.error
+            return
         yield {"type": "MODIFIED", "object": {"metadata": {"name": "kept", "resourceVersion": "56"}}}
         self.again.set()
         await asyncio.Event().wait()
 
 
-async def test_a_server_that_went_back_is_listed_anew_and_its_state_taken_as_it_is() -> None:
-    server, gone = Restored(), []
+@pytest.mark.parametrize("error", [Unavailable(0, "Broken", "torn"), None], ids=["broke", "ended before its time"])
+async def test_a_server_that_went_back_is_listed_anew_and_its_state_taken_as_it_is(error: KubeError | None) -> None:
+    server, gone = Restored(error), []
     reflector = Reflector(
         server,  # type: ignore[arg-type]
         "/api/v1/pods",

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from flashboot_agent.wire.arena import Way
 from flashboot_operator.api.status import Condition
 from flashboot_operator.core.facts import World
 from flashboot_operator.core.note import RECENT, Note
 from flashboot_operator.core.plan import ArenaPlan, Owner
+from flashboot_operator.core.progress import trouble_of
 from flashboot_operator.core.reasons import EventReason
 from flashboot_operator.core.source_events import source_notes
 
 SEALED: Mapping[Way, EventReason] = {"seed": "SeedSealed", "clone": "CloneSealed", "load": "ImageLoaded"}
+MISMATCH: Final = "IdentityMismatch"
 NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 """A number that stands alone. Messages that differ only in such ones (percent, restarts, seconds) say the same."""
 
@@ -56,7 +58,24 @@ def happened(owner: Owner, world: World, plans: Sequence[ArenaPlan]) -> list[Not
                 ms = int(took.total_seconds() * 1000)
                 text = f"{node} holds all {arena.bytes} bytes of rank {plan.place}, verified, after {ms} ms"
                 notes.append(Note("Normal", reason, "Seal", text, f"{plan.arena}|{node}|{arena.sealed_at}"))
+        notes += _mismatches(plan, world)
     return notes + _evicted(owner, world)
+
+
+def _mismatches(plan: ArenaPlan, world: World) -> list[Note]:
+    """Told at once: with `onMismatch: LoadFromCheckpoint` it may have passed before anybody writes a condition."""
+    notes = []
+    for pod in plan.pods:
+        agent = world.agents.get(pod.node or "")
+        seen = agent.pod(pod.uid) if agent is not None else None
+        rank = seen.rank(plan.place) if seen is not None else None
+        if agent is None or rank is None:
+            continue
+        trouble = trouble_of(f"pod {pod.name}: rank {plan.place} on {pod.node}", rank, agent.arena(plan.arena))
+        if trouble is not None and trouble.reason == MISMATCH:
+            subject = f"{pod.uid}|{plan.place}"
+            notes.append(Note("Warning", MISMATCH, "Attach", trouble.message, subject, str(rank.hello_at)))
+    return notes
 
 
 def transitions(now: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Note]:
@@ -77,7 +96,7 @@ def _evicted(owner: Owner, world: World) -> list[Note]:
 
 def _transition(now: Condition, was: Mapping[str, Any]) -> list[Note]:
     begins = now.status == "True" and (was.get("status"), was.get("reason")) != ("True", now.reason)
-    if now.type == "Degraded" and begins:
+    if now.type == "Degraded" and begins and now.reason != MISMATCH:
         return [_of(now, "Warning", now.reason)]
     if now.type == "Stalled" and begins and now.reason == "ProgressDeadlineExceeded":
         return [_of(now, "Warning", now.reason)]

@@ -72,7 +72,7 @@ def _rank_line(pod: Pod, place: Place, plan: ArenaPlan | None, agent: Agent, see
     where = f"pod {pod.name}: rank {place} on {pod.node}"
     arena, rank = agent.arena(plan.arena) if plan else None, seen.rank(place) if seen else None
     stage, words = _unknown(pod) if seen is None else _known(pod, rank, arena, plan, agent)
-    return Line(pod.name, stage, f"{where} {words}", _trouble(where, rank, arena))
+    return Line(pod.name, stage, f"{where} {words}", trouble_of(where, rank, arena))
 
 
 def _of_the_whole(pod: Pod, plans: Sequence[ArenaPlan], seen: ObservedPod | None) -> Trouble | None:
@@ -184,7 +184,8 @@ def _parents(plan: ArenaPlan | None, node: str, arena: ObservedArena | None) -> 
     return ", ".join(names) or None
 
 
-def _trouble(where: str, rank: ObservedRank | None, arena: ObservedArena | None) -> Trouble | None:
+def trouble_of(where: str, rank: ObservedRank | None, arena: ObservedArena | None) -> Trouble | None:
+    """What the agent says is wrong with one rank; `where` names it."""
     for problem in (rank.problem if rank else None, arena.problem if arena and arena.state != "sealed" else None):
         if problem is not None:
             return Trouble(problem.reason, f"{where}: {problem.message}")

@@ -3,8 +3,9 @@
 The diff is why it exists: what was deleted while the watch was broken is reported as deleted, which kopf's own indexes
 never do. A watch that says nothing for `idle_s` counts as dead; the server sends a bookmark every minute.
 
-A watch that broke is taken up again where it ended, unless the server has gone back to before that: etcd was restored.
-It would say nothing of what happens until it has come to that version again.
+A watch that broke, or that a server ended before its time since it stops, is taken up again where it ended, unless the
+server has gone back to before that: etcd was restored. It would say nothing of what happens until it has come to that
+version again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ OnChange = Callable[[Key, Object | None, Object | None], None]
 
 SHORT_S = 5.0
 """A watch that lasts for less has failed."""
+ENDS_S = 2.0
+"""A watch that ends so long before it was to end was ended by a server that stops."""
 
 
 def key_of(obj: Object) -> Key:
@@ -64,14 +67,14 @@ class Reflector:
         manner, since that would be a hot loop too."""
         version: str | None = None
         failures = 0
-        broke: KubeError | None = None
+        early = False
         while True:
             began = time.monotonic()
+            broke: KubeError | None = None
             try:
-                if version is not None and broke is not None and await self._went_back(version):
+                if version is not None and early and await self._went_back(version):
                     log.warning("the API server is at an earlier state than before, listing anew: was etcd restored?")
                     version = None
-                broke = None
                 if version is None:
                     version = await self._list()
                 async for seen in self._watch(version):
@@ -81,7 +84,9 @@ class Reflector:
                 version = None
             except KubeError as error:
                 broke = error
-            failures = (failures if time.monotonic() - began < SHORT_S else 0) + 1
+            lasted = time.monotonic() - began
+            early = broke is not None or lasted < self._watch_s - ENDS_S
+            failures = (failures if lasted < SHORT_S else 0) + 1
             wait = self._backoff(failures, broke)
             if broke is not None:
                 log.warning("watch broke: %s", broke, extra={"path": self.path, "retryInSeconds": round(wait, 2)})

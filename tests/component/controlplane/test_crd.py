@@ -180,7 +180,7 @@ def test_the_columns(api: ApiServer, namespace: str) -> None:
     api.create(path(namespace), model_replica())
     crd = api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/modelreplicas.flashboot.io")
     columns = [c["name"] for c in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
-    assert columns == ["Model", "Desired", "Ready", "Source", "Domain", "Boot", "Age"]
+    assert columns == ["Model", "Desired", "Ready", "State", "Source", "Domain", "Boot-ms", "Age"]
     assert not [c for c in crd["status"]["conditions"] if c["type"] == "NonStructuralSchema"]
 
 
