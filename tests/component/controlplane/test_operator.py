@@ -362,6 +362,7 @@ async def test_a_termination_releases_the_lease(rig: Rig) -> None:
     assert lease["spec"].get("holderIdentity", "") == ""
 
 
+@pytest.mark.timeout(300)
 async def test_an_etcd_that_is_restored_from_a_backup_is_followed(rig: Rig) -> None:
     """Versions go back: what came after the backup is gone, and what happens from then on is seen."""
     a, b = [await rig.node(n) for n in (1, 2)]
@@ -389,7 +390,7 @@ async def test_an_etcd_that_is_restored_from_a_backup_is_followed(rig: Rig) -> N
         assert await known() == {"m": 1}, await known()
         return await counted(1)
 
-    await eventually("the operator knows what is there, and no more", gone, 90)
+    await eventually("the operator knows what is there, and no more", gone, 180)  # kopf gives a silent watch 70 s
     await rig.merge(rig.path("m", "scale"), {"spec": {"replicas": 3}})
 
     async def scaled() -> bool:
