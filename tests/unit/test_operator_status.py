@@ -169,7 +169,7 @@ def members(of: object) -> set[str]:
 
 ANSWERS = {"BadRequest", "StaleEpoch", "WrongNode", "UnknownArena", "NotReady", "TornFrame"}
 """What an agent answers to the operator, and no trouble of a rank."""
-INTERNAL = ANSWERS | {"DeltaDamaged", "DeltaUntrusted", "DeltaBaseMismatch"}
+INTERNAL = ANSWERS | {"DeltaDamaged", "DeltaUntrusted", "DeltaBaseMismatch", "DeltaUnreachable", "DiskFull"}
 """And what so far only the command `flashboot delta` says."""
 
 

@@ -20,6 +20,8 @@ FlashBootError                      reason, message; becomes a Problem on every 
     ├── TornFrame                   the peer's bytes make no frame
     ├── ImageDamaged                an arena image on disk can't be believed
     ├── DeltaDamaged                a delta file can't be believed
+    ├── DeltaUnreachable            where deltas are published can't be reached
+    ├── DiskFull                    no room for a file; nothing of it was left
     ├── DigestMismatch              a chunk differs from its digest
     ├── DeadlineExceeded            a wait ran out; says on whom
     ├── CloneFailed                 every parent failed; says why each
@@ -134,6 +136,14 @@ class ImageDamaged(Retryable):
 
 class DeltaDamaged(Retryable):
     reason = "DeltaDamaged"
+
+
+class DeltaUnreachable(Retryable):
+    reason = "DeltaUnreachable"
+
+
+class DiskFull(Retryable):
+    reason = "DiskFull"
 
 
 class DigestMismatch(Retryable):

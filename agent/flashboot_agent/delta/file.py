@@ -149,10 +149,12 @@ class DeltaWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bodies.close()
-        for left in (self._bodies_path, self._final_path):
-            with suppress(FileNotFoundError):
-                left.unlink()
+        try:
+            self._bodies.close()  # writes what it still has, which a full disk refuses once more
+        finally:
+            for left in (self._bodies_path, self._final_path):
+                with suppress(FileNotFoundError):
+                    left.unlink()
 
 
 def bodies_of(rows: memoryview, out: memoryview, raw: memoryview, place: int) -> list[memoryview]:

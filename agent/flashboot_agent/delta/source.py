@@ -48,9 +48,15 @@ class Source(ABC):
 class MemorySource(Source):
     """A resident arena, or whatever else is in memory."""
 
-    subject = "arena"
-
-    def __init__(self, memory: memoryview, runs: list[Run], content: str, name: str = "memory") -> None:
+    def __init__(
+        self,
+        memory: memoryview,
+        runs: list[Run],
+        content: str,
+        name: str = "memory",
+        subject: Literal["arena", "checkpoint"] = "arena",
+    ) -> None:
+        self.subject = subject
         self.memory, self.runs, self.content, self.nbytes = memory, runs, content, memory.nbytes
         self._name = name
 
@@ -87,6 +93,18 @@ class ImageSource(Source):
         return str(self.image.path)
 
 
+class TensorImage:
+    """Tensors as one image: in the order of their names (bytes of UTF-8), each at the next multiple of ALIGNMENT."""
+
+    def __init__(self, tensors: Iterable[Placed]) -> None:
+        self.placed = placed = list(_by_name(tensors))
+        self.nbytes = max((tensor.offset + tensor.nbytes for tensor in placed), default=0)
+        self.content = document_digest("\n".join(f"{t.name!r} {t.dtype} {t.shape}" for t in placed).encode())
+        self.runs = words.runs(
+            [(t.offset, words.OF_SAFETENSORS.get(t.dtype, words.BYTES)) for t in placed if t.nbytes], self.nbytes
+        )
+
+
 class CheckpointSource(Source):
     """The tensors of a checkpoint, at the places that the plan gives them. Raises what its reading raises."""
 
@@ -94,13 +112,9 @@ class CheckpointSource(Source):
 
     def __init__(self, path: Path, plan: Plan, files: list[int]) -> None:
         self.path, self.plan, self.files = path, plan, files
-        self.placed = placed = list(_by_name(plan.tensors))
-        self.nbytes = max((tensor.offset + tensor.nbytes for tensor in placed), default=0)
-        self.content = document_digest("\n".join(f"{t.name!r} {t.dtype} {t.shape}" for t in placed).encode())
-        self.runs = words.runs(
-            [(t.offset, words.OF_SAFETENSORS.get(t.dtype, words.BYTES)) for t in placed if t.nbytes], self.nbytes
-        )
-        self._ends = [tensor.offset + tensor.nbytes for tensor in placed]
+        image = TensorImage(plan.tensors)
+        self.placed, self.nbytes, self.content, self.runs = image.placed, image.nbytes, image.content, image.runs
+        self._ends = [tensor.offset + tensor.nbytes for tensor in self.placed]
         self._buffer = bytearray()
 
     def view(self, offset: int, nbytes: int) -> memoryview:

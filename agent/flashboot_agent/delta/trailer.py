@@ -29,15 +29,21 @@ ED25519: Final = 1
 _HEAD: Final = 24
 
 
-def make(so_far: hashlib._Hash, key: Ed25519PrivateKey | None) -> bytes:
+def make(so_far: hashlib._Hash, key: Ed25519PrivateKey | None, domain: bytes = DOMAIN) -> bytes:
     """`so_far`: SHA-256 of the file up to here."""
     head = struct.pack("<B7s16s", ED25519 if key else UNSIGNED, b"", key_id(key.public_key()) if key else b"")
     so_far.update(head)
     digest = so_far.digest()
-    return head + digest + (key.sign(DOMAIN + digest) if key else bytes(64)) + END
+    return head + digest + (key.sign(domain + digest) if key else bytes(64)) + END
 
 
-def check(trailer: bytes, so_far: hashlib._Hash, trusted: Sequence[Ed25519PublicKey] | None, path: Path) -> str:
+def check(
+    trailer: bytes,
+    so_far: hashlib._Hash,
+    trusted: Sequence[Ed25519PublicKey] | None,
+    path: Path | str,
+    domain: bytes = DOMAIN,
+) -> str:
     """What is known of the signer, for people. `trusted`: keys of which one must have signed; None takes deltas that
     are not signed, and only those.
 
@@ -58,16 +64,18 @@ def check(trailer: bytes, so_far: hashlib._Hash, trusted: Sequence[Ed25519Public
         raise DeltaDamaged(f"{path} is signed in an unknown way ({scheme})")
     if trusted is None:
         raise DeltaUntrusted(f"{path} is signed by key {signer.hex()}; give its public key to check that")
-    return _signed_by(trusted, signer, digest, signature, path)
+    return _signed_by(trusted, signer, domain + digest, signature, path)
 
 
-def _signed_by(trusted: Sequence[Ed25519PublicKey], signer: bytes, digest: bytes, signature: bytes, path: Path) -> str:
+def _signed_by(
+    trusted: Sequence[Ed25519PublicKey], signer: bytes, signed: bytes, signature: bytes, path: Path | str
+) -> str:
     from cryptography.exceptions import InvalidSignature
 
     for key in trusted:
         if key_id(key) == signer:
             try:
-                key.verify(signature, DOMAIN + digest)
+                key.verify(signature, signed)
             except InvalidSignature:
                 raise DeltaUntrusted(f"{path}: the signature is not one of key {signer.hex()}") from None
             return f"signed by key {signer.hex()}"

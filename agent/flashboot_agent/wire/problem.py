@@ -29,8 +29,10 @@ ProblemReason = Literal[
     "TornFrame",
     "ImageDamaged",
     "DeltaDamaged",
+    "DeltaUnreachable",
     "DeltaUntrusted",
     "DeltaBaseMismatch",
+    "DiskFull",
     "Timeout",
     "Internal",
 ]

@@ -1,0 +1,97 @@
+"""A publisher's folder behind an HTTP server: any that serves files; one with ranges lets downloads go on."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, DeltaUnreachable, NotReady
+from flashboot_agent.sync import chain_file
+from flashboot_agent.sync.chain import Step
+from flashboot_agent.sync.disk import room_in
+from flashboot_agent.sync.download import Download, require_plain
+from flashboot_agent.sync.origin import PART, Origin
+
+
+class HttpOrigin(Origin):
+    """A context manager, for its connections. Proxies of the environment are not used, nor is a redirect followed."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 600.0,
+        stall_seconds: float = 30.0,
+        pause: float = 0.2,
+    ) -> None:
+        """`url`: of the folder. `tls`: default: the system's authorities. `headers`: sent along, a token for example.
+        `seconds`: for a file; `stall_seconds`: for a connection, and without a byte. Raises BadRequest."""
+        if not url.startswith(("http://", "https://")):
+            raise BadRequest(f"{url} is no http:// or https:// address of a folder")
+        self._url = url.rstrip("/")
+        self._seconds, self._stall, self._pause = seconds, stall_seconds, pause
+        self._client = httpx.Client(
+            verify=tls or ssl.create_default_context(),
+            headers={**(headers or {}), "accept-encoding": "identity"},
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    def chain(self) -> bytes:
+        url, until = f"{self._url}/{chain_file.NAME}", time.monotonic() + self._seconds
+        data = bytearray()
+        try:
+            with self._client.stream(
+                "GET", url, headers={"cache-control": "no-cache"}, timeout=min(self._stall, self._seconds)
+            ) as answer:
+                if answer.status_code == 404:
+                    raise NotReady(f"{url} is not there: nothing is published at this address yet")
+                if answer.status_code != 200:
+                    raise DeltaUnreachable(f"{url}: {answer.status_code} {answer.reason_phrase}")
+                require_plain(answer, url)
+                for piece in answer.iter_raw():
+                    data += piece[: chain_file.MAX_BYTES + 1 - len(data)]
+                    if len(data) > chain_file.MAX_BYTES:
+                        break
+                    if time.monotonic() > until:
+                        raise DeadlineExceeded(f"{url}: {len(data)} bytes after {self._seconds:g} s, and no end")
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise DeltaUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+        return bytes(data)
+
+    @contextmanager
+    def delta(self, step: Step, spool: Path) -> Iterator[Path]:
+        path = spool / (step.file + PART)
+        download = Download(
+            self._client,
+            f"{self._url}/{step.file}",
+            step.nbytes,
+            seconds=self._seconds,
+            stall_seconds=self._stall,
+            pause=self._pause,
+        )
+        try:
+            with room_in(spool), open(path, "wb") as file:
+                download.into(file)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> HttpOrigin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return self._url
