@@ -116,6 +116,7 @@ def test_a_scale_down_leaves_the_source(mrep: Mrep) -> None:
 @pytest.mark.timeout(180)
 def test_the_last_copy_is_elsewhere_before_the_only_pod_is_evicted(mrep: Mrep) -> None:
     world, drained = mrep.world, source(mrep)
+    mrep.wait_arenas({drained})  # else what a pod that went has left elsewhere is as good as a copy
     world.kubectl("cordon", drained)
 
     def moved() -> None:

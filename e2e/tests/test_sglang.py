@@ -6,6 +6,7 @@ are in test_life.py, several ranks and plain SGLang's own answers in test_ranks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,6 +52,21 @@ def test_the_first_replica_seeds(story: Story) -> None:
     assert (arena.way, arena.state) == ("seed", "sealed")
     (pod,) = story.mrep.pods()
     story.answer = ask(story.world.api, NAMESPACE, pod["metadata"]["name"])
+
+
+@pytest.mark.timeout(ENGINE_SECONDS + 60)
+def test_doctor_finds_everything_in_place_in_a_running_engines_pod(story: Story) -> None:
+    (pod,) = story.mrep.pods()
+    arguments = next(each for each in pod["spec"]["containers"] if each["name"] == "engine")["args"]
+    doctor = ["python", "-m", "flashboot_operator.cli.main", "doctor", "-o", "json", "--", *arguments]
+    where = ["exec", pod["metadata"]["name"], "-n", NAMESPACE, "-c", "engine"]
+    # It imports SGLang while an engine serves, on two cores.
+    found = json.loads(story.world.kubectl(*where, "--", *doctor, seconds=ENGINE_SECONDS))
+    states = {each["check"]: each["state"] for each in found["checks"]}
+    assert found["ok"], found
+    assert {"mount", "socket", "agent", "flags", "model", "identity"} <= states.keys()
+    assert "skipped" not in states.values(), found
+    story.agree()
 
 
 @pytest.mark.timeout(ENGINE_SECONDS + 60)
