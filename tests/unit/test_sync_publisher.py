@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -342,6 +342,11 @@ def small(version: Version) -> Version:
 SMALL = TensorPlaces({name: SPECS[name] for name in ("embed", "scale")})
 
 
+def small_arena(version: Version, number: int, folder: Path) -> ResidentArena:
+    source = MemorySource(memoryview(image(version, SMALL)), SMALL.runs, SMALL.content, subject="checkpoint")
+    return ResidentArena(source, number, chunk_digests(source.memory), folder)
+
+
 def test_a_publisher_that_dies_anywhere_leaves_whole_versions_and_its_successor_goes_on(tmp_path: Path) -> None:
     steps = [small(version) for version in versions(1)]
     for seed in range(1, 4):
@@ -361,17 +366,20 @@ def test_a_publisher_that_dies_anywhere_leaves_whole_versions_and_its_successor_
         found = read_chain(folder, tmp_path / "spool")
         if found is not None:
             reached.add(found)
+        if found:  # a reader comes there from the version before
+            target = small_arena(steps[found - 1], found - 1, tmp_path / f"reader{step}")
+            assert [each.file for each in receiver(folder, tmp_path / "spool").follow(target)] == [
+                f"{found - 1}-{found}.delta"
+            ]
         with Publisher(folder, SMALL) as publisher:
             assert publisher.version == found
             assert all(".writing" not in name for name in names(folder))
             at = found or 0
             publish(publisher, at, steps[at])
             publish(publisher, 3, steps[3])
-        memory = image(steps[at], SMALL)
-        source = MemorySource(memoryview(memory), SMALL.runs, SMALL.content, subject="checkpoint")
-        target = ResidentArena(source, at, chunk_digests(source.memory), tmp_path / f"arena{step}")
+        target = small_arena(steps[at], at, tmp_path / f"arena{step}")
         receiver(folder, tmp_path / "spool").follow(target)
-        assert memory == image(steps[3], SMALL)
+        assert target.digest == root_digest(chunk_digests(bytes(image(steps[3], SMALL))))
         if status == 0:
             break
         assert status == 9
