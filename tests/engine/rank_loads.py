@@ -12,15 +12,18 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flashboot_agent.engine import session
+from flashboot_agent.engine.feed import Feed
 from flashboot_agent.engine.identity import place_of
 from flashboot_agent.engine.mapping import parse_layout
+from flashboot_agent.wire.layout import Layout
 from tests.engine import peer as peers
-from tests.engine import runtime, trios
+from tests.engine import runtime, trios, updates
 
 CUTS: dict[str, dict[str, dict[str, int]]] = {
     "qwen3_moe": {
@@ -37,6 +40,9 @@ CUTS: dict[str, dict[str, dict[str, int]]] = {
     },
 }
 """Name of the checkpoint (runtime.CASES) → name of the cut → SGLang's arguments."""
+
+UPDATED = {"qwen3_moe": ("TP 2", "TP 2, EP 2", "TP 2, PP 2"), "deepseek_v3": ("TP 2",)}
+"""Cuts in which an update is made in all ways, too (updates.py)."""
 
 
 @dataclass
@@ -76,7 +82,9 @@ def publish(folder: Path, socket_path: Path | None, world_rank: int, sizes: dict
     return config
 
 
-def one_rank(folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, int]) -> tuple[str, dict[str, Any]]:
+def one_rank(
+    folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, int], updated: bool
+) -> tuple[str, dict[str, Any]]:
     """Its place, and what is to be known about it."""
     from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
 
@@ -99,6 +107,8 @@ def one_rank(folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, 
         layout = parse_layout(arena.layout)
         differences = [f"seed: {each}" for each in trios.differences(plain, seeded, layout)]
         differences += [f"attached: {each}" for each in trios.differences(plain, attached, layout)]
+        if updated:
+            differences += [f"update: {each}" for each in _updated(folder, config, layout, arena)]
         return str(place), {
             "differences": differences,
             "bytes": arena.nbytes,
@@ -107,6 +117,15 @@ def one_rank(folder: Path, socket_path: Path, world_rank: int, sizes: dict[str, 
         }
     finally:
         peer.close()
+
+
+def _updated(folder: Path, config: Any, layout: Layout, arena: peers.Arena) -> Iterator[str]:
+    from sglang.srt.configs.device_config import DeviceConfig
+    from sglang.srt.configs.load_config import LoadConfig
+
+    assert arena.memory is not None
+    feed = Feed(config, DeviceConfig("cpu", 0), LoadConfig(), arena.identity)
+    return updates.differences(layout, os.pread(arena.memory, arena.nbytes, 0), folder, feed)
 
 
 def main(socket_path: Path, folders: list[Path]) -> None:
@@ -121,7 +140,8 @@ def main(socket_path: Path, folders: list[Path]) -> None:
         cuts = found[folder.name] = {}
         for cut, sizes in CUTS[folder.name].items():
             world = sizes.get("tp_size", 1) * sizes.get("pp_size", 1)
-            cuts[cut] = dict(one_rank(folder, socket_path, rank, sizes) for rank in range(world))
+            updated = cut in UPDATED[folder.name]
+            cuts[cut] = dict(one_rank(folder, socket_path, rank, sizes, updated) for rank in range(world))
     print("\n" + json.dumps(found))
 
 

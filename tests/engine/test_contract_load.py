@@ -44,6 +44,17 @@ def test_post_processing_is_the_second_half_of_what_the_seed_watches() -> None:
     assert "quant_method" in walk.METHODS
 
 
+def test_given_tensors_are_loaded_and_post_processed_as_files_are() -> None:
+    """engine/feed.py gives them in place of the files', and post-processes one part of a model after the other."""
+    from sglang.srt.model_loader import loader
+
+    assert "self._get_all_weights(model_config, model)" in source_of(loader.DefaultModelLoader.load_model)
+    text = source_of(loader.DefaultModelLoader.postprocess_weights)
+    loop = "for module, quant_method in _modules_with_quant_method(model):"
+    assert in_order(text, loop, "device_loading_context(", "quant_method.process_weights_after_loading(module)")
+    assert text.count("(module") == 2
+
+
 def test_a_second_load_would_not_be_harmless() -> None:
     """Why an attaching engine never calls load_weights or post_load_weights."""
     from sglang.srt.layers.attention.dsv4.compressor import Compressor

@@ -79,7 +79,6 @@ class Left:
 
 def _load(model_config: Any, device_config: Any, load_config: Any) -> tuple[Any, Left]:
     """SGLang's own load, looked at right before and right after."""
-    from sglang.srt.configs.load_config import LoadFormat
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
     left = Left()
@@ -91,14 +90,20 @@ def _load(model_config: Any, device_config: Any, load_config: Any) -> tuple[Any,
             left.stamped = marks.stamped(before[0], marks.marks(model))
             left.deleted = marks.deleted(before[1], marks.names(model))
 
-    extra = {key: value for key, value in load_config.model_loader_extra_config.items() if key != EXTRA_CONFIG_KEY}
-    usual = dataclasses.replace(load_config, load_format=LoadFormat.AUTO, model_loader_extra_config=extra)
     try:
-        return Watched(usual).load_model(model_config=model_config, device_config=device_config), left
+        return Watched(usual(load_config)).load_model(model_config=model_config, device_config=device_config), left
     except FlashBootError:
         raise
     except Exception as error:  # SGLang raises anything; it is reported with its reason and raised on
         raise SeedFailed(f"SGLang could not load {model_config.model_path}: {type(error).__name__}: {error}") from error
+
+
+def usual(load_config: Any) -> Any:
+    """The configuration of SGLang's default loader, without what is ours."""
+    from sglang.srt.configs.load_config import LoadFormat
+
+    extra = {key: value for key, value in load_config.model_loader_extra_config.items() if key != EXTRA_CONFIG_KEY}
+    return dataclasses.replace(load_config, load_format=LoadFormat.AUTO, model_loader_extra_config=extra)
 
 
 def fill(planned: Plan, document: bytes, client: AgentClient) -> Sealed:

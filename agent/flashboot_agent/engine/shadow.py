@@ -27,7 +27,7 @@ def build(model_config: Any, load_config: Any) -> Any:
     from sglang.srt.model_loader.utils import set_default_torch_dtype
 
     quant_config = _get_quantization_config(model_config, load_config)
-    with _tables_kept(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+    with tables_kept(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
         model = _initialize_model(model_config, load_config, quant_config)
     _drop_tables(model)
     walk.require_none_hidden(model)
@@ -133,7 +133,7 @@ def _drop_tables(model: Any) -> None:
 
 
 @contextmanager
-def _tables_kept() -> Iterator[None]:
+def tables_kept() -> Iterator[None]:
     """SGLang shares rotary modules and tables through caches of the process: ours on the meta device must not stay
     there, and a real one must not come from there."""
     from sglang.kernels.ops.attention.dsv4.rope import precompute_freqs_cis
