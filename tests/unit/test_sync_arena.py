@@ -1,0 +1,87 @@
+"""A trainer's shards become versions of an engine's arena by a permutation map, and a resident arena follows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.core.identity import document_digest
+from flashboot_agent.core.safetensors_header import BITS
+from flashboot_agent.delta.permutation import ITEM_BYTES, PermutationMap, Run, Tensor
+from flashboot_agent.delta.source import MemorySource
+from flashboot_agent.sync.arena_places import OF_TORCH, ArenaPlaces
+from flashboot_agent.sync.origin import DirectoryOrigin
+from flashboot_agent.sync.publisher import Publisher
+from flashboot_agent.sync.receive import Receiver
+from flashboot_agent.sync.resident import ResidentArena
+from flashboot_agent.sync.tensors import Box
+from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
+from tests.layouts import PARAMETER
+
+NBYTES = 4096
+LAYOUT = Layout(
+    identity={"model": "small"},
+    arena_bytes=NBYTES,
+    segments=[Segment(0, NBYTES)],
+    storages=[Storage(0, 96), Storage(512, 8), Storage(1024, 64)],
+    tensors=[
+        TensorView(0, 0, (6, 8), (8, 1), "bfloat16", parameter=True, cls=PARAMETER),
+        TensorView(1, 0, (2,), (1,), "float32", parameter=True, cls=PARAMETER),
+        TensorView(2, 0, (16,), (1,), "float32", parameter=False, cls="torch.Tensor"),
+    ],
+    bindings=[
+        Binding("mlp", "weight", "parameter", 0),
+        Binding("norm", "weight", "parameter", 1),
+        Binding("rotary", "cos_sin_cache", "buffer", 2),
+    ],
+)
+TENSORS = [Tensor("mlp.w", "bfloat16", (8, 6)), Tensor("norm.w", "float32", (2,))]
+RUNS = [Run(0, 0, 0, 2, ((6, 2), (8, 12))), Run(512, 1, 0, 8)]
+MAP = PermutationMap.of_runs(document_digest(LAYOUT.to_bytes()), NBYTES, TENSORS, RUNS)
+TABLE = bytes(range(64))
+
+
+def image(weight: np.ndarray[tuple[int, ...], np.dtype[np.uint16]], norm: bytes) -> bytearray:
+    memory = bytearray(NBYTES)
+    memory[:96] = weight.T.tobytes()
+    memory[512:520] = norm
+    memory[1024:1088] = TABLE
+    return memory
+
+
+def test_shards_of_a_trainer_are_versions_of_an_arena(tmp_path: Path) -> None:
+    weight = np.arange(48, dtype=np.uint16).reshape(8, 6)
+    memory = image(weight, b"12345678")
+    places = ArenaPlaces(MAP, LAYOUT, memoryview(bytes(memory)))
+    source = MemorySource(memoryview(memory), places.runs, places.content, "the arena", subject=places.subject)
+    arena = ResidentArena(source, version=1, digests=chunk_digests(source.memory), folder=tmp_path / "arena")
+    steps = [(weight, b"12345678"), (weight + 7, b""), (weight * 3, b"abcdefgh")]
+    with Publisher(tmp_path / "published", places) as publisher:
+        for version, (values, norm) in enumerate(steps, 1):
+            publisher.begin(version)
+            publisher.add("mlp.w", values[:3].tobytes(), Box((0, 0), (3, 6)))
+            publisher.add("mlp.w", values[3:].tobytes(), Box((3, 0), (5, 6)))
+            if norm:
+                publisher.add("norm.w", norm)
+            else:
+                publisher.keep("norm.w")
+            publisher.commit().result(60)
+            Receiver(DirectoryOrigin(tmp_path / "published"), tmp_path / "spool", None).follow(arena)
+            assert memory == image(values, norm or b"12345678")
+
+
+def test_a_map_of_another_layout_or_arena_is_refused() -> None:
+    other = PermutationMap.of_runs("sha256:" + "0" * 64, NBYTES, TENSORS, RUNS)
+    with pytest.raises(BadRequest, match="of another layout"):
+        ArenaPlaces(other, LAYOUT, memoryview(bytes(NBYTES)))
+    with pytest.raises(BadRequest, match="an arena of 5 bytes"):
+        ArenaPlaces(MAP, LAYOUT, memoryview(bytes(5)))
+
+
+def test_each_dtype_of_maps_has_a_name_in_safetensors() -> None:
+    assert {name: BITS[OF_TORCH[name]] // 8 for name in ITEM_BYTES} == ITEM_BYTES
