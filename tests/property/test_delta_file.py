@@ -12,8 +12,9 @@ from flashboot_agent.delta.apply import apply_to, verify
 from flashboot_agent.delta.document import HEADER, read_header
 from flashboot_agent.delta.file import open_delta
 from flashboot_agent.delta.make import Versions, make
+from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.trailer import TRAILER
-from tests.deltas import small_delta, source
+from tests.deltas import CONTENT, small_delta, source
 
 KEY = Ed25519PrivateKey.generate()
 OTHER = Ed25519PrivateKey.generate()
@@ -33,6 +34,14 @@ def test_what_was_made_applies_and_says_between_what(tmp_path: Path) -> None:
     assert (metadata.base_version, metadata.new_version) == (7, 8)
     assert path.stat().st_size * 100 < len(base)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_verifying_leaves_a_base_in_memory_as_it_is(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path)
+    memory = bytearray(base)
+    with open_delta(path, None) as delta:
+        verify(delta, MemorySource(memoryview(memory), delta.contents.runs, CONTENT), threads=2)
+    assert memory == base
 
 
 def test_each_flipped_bit_is_refused(tmp_path: Path) -> None:
