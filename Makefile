@@ -53,9 +53,14 @@ test: native ## everything that CI runs, end-to-end tests last; native-checks be
 	model=$$($(SETUP) path example-model)
 	export FLASHBOOT_ENGINE_PYTHON=$$engine FLASHBOOT_EXAMPLE_MODEL=$$model
 	$(WITH_TOOLS) $$python $(PYTEST) $(SIDE_BY_SIDE) $(FAST_TESTS)
-	$(WITH_TOOLS) $$python $(PYTEST) e2e/tests
+	$(MAKE) e2e
 	wait $$checks || { cat build/native-checks.log; exit 1; }
 	tail -n 3 build/native-checks.log
+
+.PHONY: e2e
+e2e: ## end-to-end tests on a rack, or those of one capability: LABEL=life|drain|rollout|autoscale|bad_input|ranks|sglang|… (KEEP=1 leaves it up)
+	python=$(DEV); engine=$(ENGINE); $(TOOLS)
+	FLASHBOOT_ENGINE_PYTHON=$$engine $(WITH_TOOLS) $$python $(PYTEST) e2e/tests$(if $(LABEL),/test_$(LABEL).py)
 
 .PHONY: test-engine
 test-engine: native ## the plug-in inside the real SGLang: models, identity, ranks, refusals (FLASHBOOT_WRITE_DOCS=1 writes docs/compatibility.md)

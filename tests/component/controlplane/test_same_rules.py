@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,12 +79,13 @@ BAD_POD: dict[str, list[Any]] = {
 }
 
 
+def _values(good: list[Any], bad: list[Any], n: int) -> st.SearchStrategy[Any]:
+    return st.sampled_from(bad if n == 7 else good)
+
+
 def fields(good: dict[str, list[Any]], bad: dict[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
     """Most of what they make is good, so that a whole template has a chance."""
-    return {
-        name: st.integers(0, 11).flatmap(lambda n, name=name: st.sampled_from((bad if n == 7 else good)[name]))  # type: ignore[misc]
-        for name in good
-    }
+    return {name: st.integers(0, 11).flatmap(partial(_values, good[name], bad.get(name, good[name]))) for name in good}
 
 
 def each(good: dict[str, list[Any]], *, taken: bool, engine: bool) -> list[tuple[dict[str, Any], bool]]:
