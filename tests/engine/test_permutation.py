@@ -5,7 +5,7 @@ In several ranks: test_ranks.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,18 @@ class Seeded:
 
     def converted(self, values: updates.Values, feed: Feed | None = None) -> bytes:
         return updates.converted(self.layout, self.base, self.tensors, values, feed or self.feed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tables_of_its_own() -> Iterator[None]:
+    """As in a process of its own: tables that SGLang shares between models lie in the arenas of other tests' seeds."""
+    from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
+
+    before = dict(_ROPE_DICT)
+    _ROPE_DICT.clear()
+    yield
+    _ROPE_DICT.clear()
+    _ROPE_DICT.update(before)
 
 
 @pytest.fixture
