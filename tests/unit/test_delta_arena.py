@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from flashboot_agent.delta.arena import Update
 from flashboot_agent.delta.file import open_delta
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.window import windows
+from tests.children import in_child
 from tests.deltas import CONTENT, small_delta, source
 
 
@@ -71,18 +71,6 @@ def recover(memory: memoryview, path: Path, folder: Path, to: str, step: int | N
         of = MemorySource(memory, delta.contents.runs, CONTENT)
         update = Update(delta, of, folder / "journal", point=point)
         update.recover("base" if to == "base" else "result", folder / "reverse.delta")
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Exit status of a forked process: 9 where it ended itself at a step, 0 where it came to the end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:  # reached by an exception alone
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_there_and_back_by_the_reverse_delta(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from flashboot_agent.sync.publisher import Publisher
 from flashboot_agent.sync.receive import Receiver
 from flashboot_agent.sync.resident import ResidentArena
 from flashboot_agent.sync.tensors import Box, TensorPlaces, TensorSpec
+from tests.children import in_child
 from tests.syncs import PLACES, SPECS, Version, after, arena, files_of_at_most, image, publish, versions
 
 KEY = Ed25519PrivateKey.generate()
@@ -395,15 +396,3 @@ def read_chain(folder: Path, spool: Path) -> int | None:
         return receiver(folder, spool).chain().version
     except NotReady:
         return None
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Exit status of a forked process: 9 where it ended itself, 0 where it came to the end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:  # reached by an exception alone
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -77,20 +77,16 @@ def cloned(
     request = request_bytes(links[source], len(forest.lanes))
     wanted = {}
     for node in ahead:
-        lanes, first = (
-            [Lane(parents=parents) for parents in peers(world, forest, node)],
-            _first(owner, world, plan, node),
-        )
+        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
+        first = _first(owner, world, plan, node)
         wanted[node] = _want(owner, plan, [], "copy", first=first, lanes=lanes, request=request)
     for node, there in pods.items():
         seeding = held[node].state == "seeding" if node in held else False
         if seeding and (seed := at_work(world, node, there, plan.place)) is not None:
             wanted[node] = _want(owner, plan, there, "seed", seed_pod=seed)
             continue
-        lanes, first = (
-            [Lane(parents=parents) for parents in peers(world, forest, node)],
-            _first(owner, world, plan, node),
-        )
+        lanes = [Lane(parents=parents) for parents in peers(world, forest, node)]
+        first = _first(owner, world, plan, node)
         wanted[node] = _want(owner, plan, there, "clone", first=first, lanes=lanes, request=request, cap=caps.get(node))
     for node in _held(owner, world, plan, pods, source):
         wanted[node] = _want(owner, plan, pods.get(node, []), "hold", first=plan.sealed[node], cap=caps.get(node))

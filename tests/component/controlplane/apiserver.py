@@ -123,7 +123,7 @@ class ApiServer:
                 connection.request(method, path, body=data, headers=headers)
                 answer = connection.getresponse()
                 result = answer.status, answer.read()
-            except BaseException as error:
+            except BaseException as error:  # whatever it was: nobody knows what is still to come on this connection
                 connection.close()
                 if kept and isinstance(error, ConnectionError | ssl.SSLEOFError):
                     continue  # the server has closed it meanwhile, or was restarted
