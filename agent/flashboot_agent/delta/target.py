@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from flashboot_agent.core.checkpoint import INDEX
@@ -14,7 +14,7 @@ from flashboot_agent.delta.apply import apply_to
 from flashboot_agent.delta.file import TEMPORARY, Delta
 from flashboot_agent.delta.source import CheckpointSource, ImageSource
 from flashboot_agent.files import sync_folder
-from flashboot_agent.load.image import DOCUMENTS, data_offset, head
+from flashboot_agent.load.image_write import new_image
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import now
 
@@ -26,25 +26,9 @@ def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1
     manifest = base.image.manifest.model_copy(
         update={"digest": delta.contents.metadata.result_digest, "written_at": now()}
     )
-    header, documents = head(manifest, base.image.layout, delta.contents.table.result)
-    temporary = path.with_name(path.name + TEMPORARY)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        start = data_offset(len(documents))
-        os.posix_fallocate(fd, 0, start + base.nbytes)
-        write_all(fd, documents, DOCUMENTS)
+    table = delta.contents.table.result
+    with new_image(path, manifest, base.image.layout, table, base.nbytes) as (fd, start):
         apply_to(delta, base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
-        os.fsync(fd)
-        write_all(fd, header, 0)
-        os.fsync(fd)
-        temporary.rename(path)
-    except BaseException:  # whatever it was: half an image is of no use
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    finally:
-        os.close(fd)
-    sync_folder(path.parent)
 
 
 def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, threads: int = 1) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -42,15 +42,7 @@ def write_image(
     """Write the image of a sealed arena to `path`, replacing what was there. `bytes_per_second` 0: no throttle.
 
     Returns the size of the file. Raises OSError (ENOSPC before any data is written), Stopped."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    header, documents = head(manifest, layout, digests)
-    offset = data_offset(len(documents))
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, offset + data.nbytes)
-        write_all(fd, documents, DOCUMENTS)
+    with new_image(path, manifest, layout, digests, data.nbytes) as (fd, offset):
         began = clock()
         for start in range(0, data.nbytes, STEP):
             with data[start : start + STEP] as step:
@@ -60,6 +52,26 @@ def write_image(
             due = began + (start + STEP) / bytes_per_second if bytes_per_second else 0.0
             if stop.wait(max(0.0, due - clock())):
                 raise Stopped(f"{path.name} at {start + STEP} of {data.nbytes} bytes")
+    return offset + data.nbytes
+
+
+@contextmanager
+def new_image(path: Path, manifest: Manifest, layout: bytes, digests: bytes, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Descriptor, and offset of the data that the body writes; then the image is at `path`, replacing what was there.
+
+    Until then it has a temporary name, and it is removed when the body raises. Raises OSError
+    (ENOSPC before any data is written)."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    header, documents = head(manifest, layout, digests)
+    offset = data_offset(len(documents))
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, offset + nbytes)
+        write_all(fd, documents, DOCUMENTS)
+        yield fd, offset
+        os.fsync(fd)
         write_all(fd, header, 0)
         os.fsync(fd)
         temporary.rename(path)
@@ -70,7 +82,6 @@ def write_image(
     finally:
         os.close(fd)
     sync_folder(path.parent)
-    return offset + data.nbytes
 
 
 def clean(folder: Path) -> list[str]:
