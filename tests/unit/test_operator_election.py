@@ -1,4 +1,4 @@
-"""Who feeds whom: one source for each domain, what moves it, what is said of it. Who loads: test_operator_loaders.py."""
+"""Who feeds whom: one source for each domain, what moves it, what is said of it. Who loads: test_operator_loaders."""
 
 from __future__ import annotations
 
