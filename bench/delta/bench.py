@@ -1,37 +1,24 @@
 """`delta`: sizes of sparse deltas beside the entropy, index and value, and zstd; speeds beside memcpy, per core.
 
-Times are CPU times of the calling thread where one thread works, so that a busy machine changes them less; with two
-threads they are wall times. All contestants of a row run in turn. Speeds are the codec's on bytes in memory: files and
-networks are another matter.
+All contestants of a row run in turn. Speeds are the codec's on bytes in memory: files and networks are another matter.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import subprocess
 import sys
 import tempfile
-import time
-from array import array
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from bench.delta import entropy, others
 from bench.delta.pairs import E4M3, Pair, incompressible, repeated, trained, unrelated
+from bench.delta.speed import SPEEDS, Memory, dense, speed, timed
 from bench.kit.outcome import Options, Outcome
-from bench.kit.paired import Sample, paired
 from bench.kit.rows import Row, at_least, at_most
-from bench.kit.say import say
-from flashboot_agent import _native
-from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
-from flashboot_agent.delta import words
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
-from flashboot_agent.delta.window import windows
 from setup_env import python_envs
 from setup_env.cache import Cache
 
@@ -39,8 +26,6 @@ MIB = 1 << 20
 SIZES = {0.003: 600, 0.0065: 300, 0.01: 200, 0.024: 95, 0.10: 28}
 """Share of BF16 words that change → how many times fewer bytes."""
 ENTROPY = 1.08
-SPEEDS = {1: (0.4, 0.5), 16: (0.2, 0.25)}
-"""Classes → encode and apply, over memcpy."""
 CONTENT = "sha256:" + "0" * 64
 SPEED_BYTES = 96 * MIB
 MEMORY_BYTES = 256 * MIB
@@ -60,7 +45,7 @@ def delta(options: Options) -> Outcome:
     nbytes = 24 * MIB if options.quick else SPEED_BYTES
     fast = repeated(pairs[0.0065], nbytes)
     for classes in SPEEDS:
-        outcome.part(f"speed, K = {classes}", partial(_speed, outcome, options, fast, classes))
+        outcome.part(f"speed, K = {classes}", partial(speed, outcome, options, fast, classes))
     for pair in (incompressible(nbytes), unrelated(nbytes)):
         outcome.part(pair.name, partial(_dense, outcome, options, pair))
     outcome.part("memory", partial(_memory, outcome, repeated(pairs[0.01], MEMORY_BYTES)))
@@ -105,108 +90,10 @@ def _others(outcome: Outcome, pair: Pair, all_: others.Others) -> None:
         outcome.rows.append(Row(f"{pair.name}, K = 1: encoded faster than {name}", ratio, "x", at_least(1), note))
 
 
-class Encoded:
-    """Rows, bodies and where each chunk's body begins."""
-
-    def __init__(self, rows: array[int], bodies: bytes) -> None:
-        self.rows, self.bodies = rows, bodies
-        self.starts = [0, *np.cumsum(rows[1::5]).tolist()]
-
-
-def encoded(pair: Pair, classes: int) -> Encoded:
-    out = bytearray(len(pair.base) + DIGEST_CHUNK_BYTES)
-    rows = array("Q", _native.delta_encode(pair.base, pair.new, 0, words.table(pair.runs), classes, out, threads=1))
-    places = range(0, len(pair.base), DIGEST_CHUNK_BYTES)
-    raw = [rows[5 * i] == 2 for i in range(len(places))]
-    pieces = [(pair.new if raw[i] else out)[at : at + rows[5 * i + 1]] for i, at in enumerate(places)]
-    return Encoded(rows, b"".join(pieces))
-
-
-class Memory:
-    """The pair's bytes in pages that are there."""
-
-    def __init__(self, pair: Pair) -> None:
-        self.pair, self.runs = pair, words.table(pair.runs)
-        self.base, self.new, self.target = (mmap.mmap(-1, len(pair.base)) for _ in range(3))
-        for each, data in ((self.base, pair.base), (self.new, pair.new), (self.target, pair.base)):
-            each.madvise(mmap.MADV_HUGEPAGE)
-            each[:] = data
-        self.out = bytearray(16 * DIGEST_CHUNK_BYTES)
-
-    def memcpy(self) -> None:
-        np.copyto(np.frombuffer(self.target, np.uint8), np.frombuffer(self.base, np.uint8))
-
-    def encode(self, classes: int, threads: int = 1) -> None:
-        base, new = memoryview(self.base), memoryview(self.new)
-        for window in windows(len(base), 16):
-            part = slice(window.offset, window.end)
-            _native.delta_encode(base[part], new[part], window.offset, self.runs, classes, self.out, threads=threads)
-
-    def apply(self, of: Encoded, *, threads: int = 1, reverse: bool = False) -> None:
-        target, bodies = memoryview(self.target), memoryview(of.bodies)
-        for window in windows(len(target)):
-            view = target[window.offset : window.end]
-            rows, body = (
-                of.rows[5 * window.first : 5 * window.last],
-                bodies[of.starts[window.first] : of.starts[window.last]],
-            )
-            located = _native.DeltaWindow(view, window.offset, self.runs, rows, body, reverse=reverse, threads=threads)
-            located.write(view, threads=threads)
-
-
-def timed(work: Callable[[], None], clock: Callable[[], float] = time.thread_time) -> Callable[[], Sample]:
-    def run() -> Sample:
-        began = clock()
-        work()
-        return {"seconds": clock() - began}
-
-    return run
-
-
-def after(prepare: Callable[[], None], run: Callable[[], Sample]) -> Callable[[], Sample]:
-    def both() -> Sample:
-        prepare()
-        return run()
-
-    return both
-
-
-def _speed(outcome: Outcome, options: Options, pair: Pair, classes: int) -> None:
-    encode, apply = SPEEDS[classes]
-    memory, of = Memory(pair), encoded(pair, classes)
-    wall = time.perf_counter
-    pairs = paired(
-        {
-            "memcpy": timed(memory.memcpy),
-            "encode": timed(lambda: memory.encode(classes)),
-            "apply": after(memory.memcpy, timed(lambda: memory.apply(of))),
-            "apply and keep the way back": after(memory.memcpy, timed(lambda: memory.apply(of, reverse=True))),
-            "one core": after(memory.memcpy, timed(lambda: memory.apply(of), wall)),
-            "two cores": after(memory.memcpy, timed(lambda: memory.apply(of, threads=2), wall)),
-        },
-        options.rounds,
-        say,
-    )
-    if memory.target[:] != pair.new:
-        raise RuntimeError("what was applied is not the new version")
-    label = f"{pair.name}, K = {classes}"
-    outcome.details[label] = pairs.samples
-    outcome.rows += [
-        pairs.ratio(f"{label}: encode, both digests with it, over memcpy", "encode", "memcpy", at_least(encode)),
-        pairs.ratio(f"{label}: apply with both digests over memcpy", "apply", "memcpy", at_least(apply)),
-        pairs.ratio(f"{label}: the same, and the way back kept", "apply and keep the way back", "memcpy"),
-        pairs.ratio(f"{label}: apply on two cores over one", "two cores", "one core", at_least(1.8)),
-    ]
-
-
 def _dense(outcome: Outcome, options: Options, pair: Pair) -> None:
-    memory = Memory(pair)
-    pairs = paired({"memcpy": timed(memory.memcpy), "encode": timed(lambda: memory.encode(16))}, options.rounds, say)
-    outcome.details[pair.name] = pairs.samples
-    outcome.rows += [
-        pairs.ratio(f"{pair.name}: encode, both digests with it, over memcpy", "encode", "memcpy", at_least(0.5)),
-        Row(f"{pair.name}: size over raw", file_bytes(pair, 16) / len(pair.base), "x", at_most(1.001)),
-    ]
+    dense(outcome, options, pair)
+    size = file_bytes(pair, 16) / len(pair.base)
+    outcome.rows.append(Row(f"{pair.name}: size over raw", size, "x", at_most(1.001)))
 
 
 def _memory(outcome: Outcome, pair: Pair) -> None:
