@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +55,11 @@ def hooked() -> None:
 
     plugin.install(plugin.scheduler_hooks())
     plugin.verify()
+
+
+@pytest.fixture(scope="session")
+def runner(checkpoints: dict[str, Path], hooked: None) -> Any:
+    """SGLang's runner, for greedy tokens (tokens.py)."""
+    from tests.engine import tokens
+
+    return tokens.runner_for(checkpoints["qwen3_moe"])

@@ -6,6 +6,8 @@ The same order as in SGLang's own scheduler: arguments, publication, communicato
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,18 @@ def load(model_config: Any) -> tuple[Any, Any]:
     _sample_memory(model_config)
     chosen = loader.get_model_loader(config, model_config)
     return chosen, chosen.load_model(model_config=model_config, device_config=DeviceConfig("cpu", 0))
+
+
+@contextmanager
+def own_tables() -> Iterator[None]:
+    """As in a process of its own: rotary tables that SGLang shares between models may lie in the arena of another
+    test's seed."""
+    from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
+
+    before = dict(_ROPE_DICT)
+    _ROPE_DICT.clear()
+    try:
+        yield
+    finally:
+        _ROPE_DICT.clear()
+        _ROPE_DICT.update(before)

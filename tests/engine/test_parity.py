@@ -18,16 +18,11 @@ import pytest
 from flashboot_agent.engine import marks, walk
 from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.place import Place
-from tests.engine import compatibility, tokens, trios
+from tests.engine import compatibility, trios
 from tests.engine.runtime import CASES
 from tests.engine.trios import Trio
 
 rows: dict[str, compatibility.Row] = {}
-
-
-@pytest.fixture(scope="module")
-def runner(checkpoints: dict[str, Path], hooked: None) -> Any:
-    return tokens.runner_for(checkpoints["qwen3_moe"])
 
 
 @contextmanager

@@ -52,14 +52,8 @@ class Seeded:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tables_of_its_own() -> Iterator[None]:
-    """As in a process of its own: tables that SGLang shares between models lie in the arenas of other tests' seeds."""
-    from sglang.srt.layers.rotary_embedding.factory import _ROPE_DICT
-
-    before = dict(_ROPE_DICT)
-    _ROPE_DICT.clear()
-    yield
-    _ROPE_DICT.clear()
-    _ROPE_DICT.update(before)
+    with runtime.own_tables():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.core.identity import document_digest
 from flashboot_agent.core.safetensors_header import BITS
@@ -18,6 +18,7 @@ from flashboot_agent.sync.origin import DirectoryOrigin
 from flashboot_agent.sync.publisher import Publisher
 from flashboot_agent.sync.receive import Receiver
 from flashboot_agent.sync.resident import ResidentArena
+from flashboot_agent.sync.storage_places import StoragePlaces, name_at
 from flashboot_agent.sync.tensors import Box
 from flashboot_agent.wire.layout import Layout
 from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
@@ -73,6 +74,35 @@ def test_shards_of_a_trainer_are_versions_of_an_arena(tmp_path: Path) -> None:
             publisher.commit().result(60)
             Receiver(DirectoryOrigin(tmp_path / "published"), tmp_path / "spool", None).follow(arena)
             assert memory == image(values, norm or b"12345678")
+
+
+def test_storages_of_a_converter_are_the_same_versions_as_the_maps(tmp_path: Path) -> None:
+    runtime = LAYOUT.storages[2]._replace(kind="runtime")
+    layout = Layout(
+        identity=LAYOUT.identity,
+        arena_bytes=NBYTES,
+        segments=LAYOUT.segments,
+        storages=[*LAYOUT.storages[:2], runtime],
+        tensors=LAYOUT.tensors,
+        bindings=LAYOUT.bindings,
+    )
+    weight = np.arange(48, dtype=np.uint16).reshape(8, 6)
+    base, new = image(weight, b"12345678"), image(weight + 7, b"12345678")
+    with Publisher(tmp_path / "published", StoragePlaces(layout, memoryview(base))) as publisher:
+        assert publisher.tensors.keys() == {name_at(0), name_at(512)}, "nobody gives what engines write to"
+        for version, memory in enumerate((base, new)):
+            publisher.begin(version)
+            publisher.add(name_at(0), memory[:32], Box((0,), (32,)))
+            publisher.add(name_at(0), memory[32:96], Box((32,), (64,)))
+            with pytest.raises(BadRequest, match=r"storage at byte 512 \(8 elements\)"):
+                publisher.commit()
+            if version:
+                publisher.keep(name_at(512))
+            else:
+                publisher.add(name_at(512), memory[512:520])
+            assert publisher.commit().result(60).digest == root_digest(chunk_digests(bytes(memory)))
+    with pytest.raises(BadRequest, match="an arena of 5 bytes"):
+        StoragePlaces(LAYOUT, memoryview(bytes(5)))
 
 
 def test_a_map_of_another_layout_or_arena_is_refused() -> None:
