@@ -4,22 +4,25 @@
     result digests → the reverse delta gets its name → commit (the journal goes)
 
 Holds always: on any error the arena is bit for bit as before, or, when this process dies, the journal is there and
-`recover` makes it the base or the result. Who calls sees to it that nobody reads or writes the arena meanwhile: for an
-arena that engines use, that is the pause, which encloses the call.
+`recover` makes it the base or the result. One update at a time has the journal. Who calls sees to it that nobody reads
+or writes the arena meanwhile: for an arena that engines use, that is the pause, which encloses the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from flashboot_agent import _native
+from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, DeltaDamaged
 from flashboot_agent.delta import words
 from flashboot_agent.delta.apply import require_base
+from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.document import Metadata
-from flashboot_agent.delta.file import Delta, DeltaWriter
+from flashboot_agent.delta.file import Delta, DeltaWriter, open_delta
 from flashboot_agent.delta.journal import Going, Journal, Kept
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.window import Window, locate, told_of, windows
@@ -57,31 +60,39 @@ class Update:
         """`version` and `digests`: of the arena as it is, known since it was verified. Afterwards it is the result, and
         `reverse` a delta back (not signed: it is this node's own).
 
-        Raises DeltaBaseMismatch, DeltaDamaged, OSError; the arena is as before then. BadRequest when an update is
-        going."""
+        Raises DeltaBaseMismatch, DeltaDamaged, DiskFull, OSError; the arena is as before then. BadRequest when an
+        update is going."""
         metadata = self._delta.contents.metadata
-        if self._journal.going() is not None:
-            raise BadRequest(f"{self._journal.folder}: the arena is between two versions; recover it first")
-        if version != metadata.base_version:
-            raise DeltaBaseMismatch(
-                f"{self._delta.path} is for versions {metadata.versions()}, the arena has version {version}"
-            )
-        if digests != self._delta.contents.table.base:
-            raise DeltaBaseMismatch(f"{self._delta.path}: version {version} there has other bytes than the arena's")
-        self._journal.begin(self._going)
-        self._point("begun")
-        self._forward(0, reverse)
+        with self._alone():
+            if self._journal.going() is not None:
+                raise BadRequest(f"{self._journal.folder}: the arena is between two versions; recover it first")
+            if version != metadata.base_version:
+                raise DeltaBaseMismatch(
+                    f"{self._delta.path} is for versions {metadata.versions()}, the arena has version {version}"
+                )
+            if digests != self._delta.contents.table.base:
+                raise DeltaBaseMismatch(f"{self._delta.path}: version {version} there has other bytes than the arena's")
+            self._journal.begin(self._going)
+            self._point("begun")
+            self._forward(0, reverse)
 
     def recover(self, to: Literal["base", "result"], reverse: Path) -> None:
         """Make the arena this version, from whatever a crash left. Raises as `apply`."""
-        if self._journal.going() != self._going:
-            raise BadRequest(f"{self._journal.folder}: no update by {self._delta.path} is going there")
-        done = self._settle()
-        if to == "result":
-            self._forward(done, reverse)
-        else:
-            self._back(done)
-            reverse.unlink(missing_ok=True)
+        with self._alone():
+            if self._journal.going() != self._going:
+                raise BadRequest(f"{self._journal.folder}: no update by {self._delta.path} is going there")
+            done = self._settle()
+            self._require_between(done)
+            if to == "result":
+                self._forward(done, reverse)
+            else:
+                self._back(done, reverse)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        metadata, folder = self._delta.contents.metadata, self._journal.folder
+        with room_in(folder, f"{self._delta.path} ({metadata.versions()})"), self._journal.alone():
+            yield
 
     def _forward(self, done: int, reverse: Path) -> None:
         try:
@@ -90,7 +101,7 @@ class Update:
                 done = number + 1
             self._keep_reverse(reverse)
         except BaseException:  # whatever it was: the arena becomes what it was
-            self._back(done)
+            self._back(done, reverse, without_room=True)
             raise
         self._journal.end()
         self._point("committed")
@@ -111,9 +122,10 @@ class Update:
             located.write(view, threads=self._threads)
         self._point("written")
 
-    def _back(self, done: int) -> None:
+    def _back(self, done: int, reverse: Path, *, without_room: bool = False) -> None:
         """From the state in which so many windows are the result's, and none is torn."""
         starts = self._journal.records()
+        self._journal.cut(starts[done])
         for number in reversed(range(done)):
             window = self._windows[number]
             view = self._view(window)
@@ -122,18 +134,38 @@ class Update:
                 located = _native.DeltaWindow(
                     view, window.offset, self._runs, rows, bodies, reverse=False, threads=self._threads
                 )
-                self._journal.keep(Kept(number, True, located.journal()))
+                self._keep_back(Kept(number, True, located.journal()), without_room)
                 self._point("kept back")
                 located.write(view, threads=self._threads)
             self._point("written back")
+        self._forget(reverse)
         self._journal.end()
         self._point("back")
+
+    def _keep_back(self, kept: Kept, without_room: bool) -> None:
+        """Raises OSError unless it may be done `without_room`: a full disk must not hold an arena between versions. If
+        this process died right then, _require_between would tell."""
+        try:
+            self._journal.keep(kept)
+        except OSError:
+            if not without_room:
+                raise
+
+    def _forget(self, reverse: Path) -> None:
+        """A way back from the version that did not come to be; an earlier one stays."""
+        try:
+            with open_delta(reverse, None) as delta:
+                fits = delta.contents.metadata.base_version == self._going.base_version
+        except DeltaDamaged:
+            fits = False
+        if not fits:
+            reverse.unlink(missing_ok=True)
 
     def _settle(self) -> int:
         """Put the one window back that may be torn; how many windows are the result's then."""
         starts, kept = self._journal.records(), self._journal.kept()
         if kept is None:
-            done = max(0, len(starts) - 2)  # a window is kept right after its record, and written after that
+            done = 0  # a window is kept before it is written
         else:
             done = kept.number + kept.of_result
             if kept.number >= len(self._windows) or done >= len(starts):
@@ -144,6 +176,18 @@ class Update:
                 raise DeltaDamaged(f"{self._journal.folder}: {error}") from error
         self._journal.cut(starts[done])
         return done
+
+    def _require_between(self, done: int) -> None:
+        """So many windows are the result, the others the base. Raises DeltaDamaged: nothing can be put right then."""
+        table, digests = self._delta.contents.table, chunk_digests(self._arena.memory, self._threads)
+        middle = 8 * self._windows[done].first if done < len(self._windows) else len(digests)
+        wanted = table.result[:middle] + table.base[middle:]
+        if digests != wanted:
+            chunk = next(at for at in range(len(digests) // 8) if digests[8 * at :][:8] != wanted[8 * at :][:8])
+            raise DeltaDamaged(
+                f"{self._journal.folder}: chunk {chunk} is of neither version of {self._delta.path} "
+                f"({self._delta.contents.metadata.versions()}); load the arena anew"
+            )
 
     def _keep_reverse(self, path: Path) -> None:
         metadata = self._delta.contents.metadata

@@ -5,22 +5,25 @@
     window       the words of the one window that is being written, as they were before
 
 Holds always: each window is in `reverse`, and its words are in `window`, before its first byte changes; so every window
-but the one in `window` is whole, and that one can be put back whatever became of it. The files outlive this process,
-not the node: an arena that does is a file, which is written anew instead (target.py).
+but the one in `window` is whole, and that one can be put back whatever became of it. `window` is replaced as a whole: a
+process that dies while it keeps one leaves the one before. The files outlive this process, not the node: an arena that
+does is a file, which is written anew instead (target.py).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from flashboot_agent.core.errors import DeltaDamaged
+from flashboot_agent.core.errors import BadRequest, DeltaDamaged
 from flashboot_agent.files import write_atomically
 from flashboot_agent.wire.base import Digest, Text, WireModel
 
@@ -56,6 +59,18 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._going, self._reverse, self._window = folder / "going.json", folder / "reverse", folder / "window"
+        self._fresh = folder / "window.new"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else changes this arena meanwhile. Makes the folder. Raises BadRequest when somebody does."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _take(lock, self.folder)
+            yield
+        finally:
+            os.close(lock)
 
     def going(self) -> Going | None:
         try:
@@ -66,15 +81,16 @@ class Journal:
             raise DeltaDamaged(f"{self._going} is not what it was written as: {error}") from error
 
     def begin(self, going: Going) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in (self._reverse, self._window):  # of an update whose end removed going.json, and died then
-            left.unlink(missing_ok=True)
+        self._clean()  # an update's end may have removed going.json, and died then
         write_atomically(self._going, going.to_json(), mode=0o600)
 
     def end(self) -> None:
         """The arena is a version again."""
         self._going.unlink()
-        for left in (self._reverse, self._window):
+        self._clean()
+
+    def _clean(self) -> None:
+        for left in (self._reverse, self._window, self._fresh):
             left.unlink(missing_ok=True)
 
     def append(self, rows: bytes, bodies: bytes) -> None:
@@ -117,18 +133,31 @@ class Journal:
             os.truncate(self._reverse, at)
 
     def keep(self, kept: Kept) -> None:
+        """In place of what was kept before."""
         body = _WINDOW.pack(kept.number, kept.of_result, len(kept.words), 0)[:-4] + kept.words
-        with open(self._window, "wb") as file:
-            file.write(zlib.crc32(body).to_bytes(4, "little") + body)
+        try:
+            with open(self._fresh, "wb") as file:
+                file.write(zlib.crc32(body).to_bytes(4, "little") + body)
+            self._fresh.replace(self._window)
+        except BaseException:  # whatever it was: a part of it takes room where there may be none
+            self._fresh.unlink(missing_ok=True)
+            raise
 
     def kept(self) -> Kept | None:
-        """None when there is none, or only a part of one, in which case its window was not written."""
+        """None when no window was kept yet, so that none was written. Raises DeltaDamaged."""
         try:
             data = self._window.read_bytes()
         except FileNotFoundError:
             return None
         crc, body = data[:4], data[4:]
         if len(body) < _WINDOW.size - 4 or zlib.crc32(body).to_bytes(4, "little") != crc:
-            return None
+            raise DeltaDamaged(f"{self._window} differs from its checksum")
         number, of_result, _, _ = _WINDOW.unpack(body[: _WINDOW.size - 4] + bytes(4))
         return Kept(number, bool(of_result), body[_WINDOW.size - 4 :])
+
+
+def _take(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadRequest(f"{folder}: another update of this arena is going on; one at a time") from None

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 
 from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, DeltaUnreachable, NotReady
+from flashboot_agent.delta.disk import room_in
 from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Step
-from flashboot_agent.sync.disk import room_in
 from flashboot_agent.sync.download import Download, require_plain
 from flashboot_agent.sync.origin import PART, Origin
 

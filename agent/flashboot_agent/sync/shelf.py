@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.document import Contents
 from flashboot_agent.delta.file import TEMPORARY
 from flashboot_agent.files import write_atomically
 from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Chain, Retention, Step, file_name
-from flashboot_agent.sync.disk import room_in
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
