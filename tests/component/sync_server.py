@@ -1,5 +1,4 @@
-"""A publisher's folder behind a real HTTP server with ranges and ETags (aiohttp's), and what such a server does on a
-bad day."""
+"""A publisher's folder behind a real HTTP server with ranges (aiohttp's), and what such a server does on a bad day."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ from aiohttp import web
 from flashboot_agent.sync import chain_file
 
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
-TAG = '"the file as it is"'
 
 
 @dataclass
 class Server:
     folder: Path
     url: str = ""
-    asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
-    """File, range and condition of each request for a delta."""
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    """File and range of each request for a delta."""
     bad: list[Answer] = field(default_factory=list)
     """Instead of good answers to requests for deltas; used up one by one."""
     bad_chain: list[Answer] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, bad = self.folder / request.match_info["name"], self.bad_chain
         if path.name != chain_file.NAME:
-            self.asked.append((path.name, request.headers.get("range"), request.headers.get("if-range")))
+            self.asked.append((path.name, request.headers.get("range")))
             bad = self.bad
         if not path.exists():
             raise web.HTTPNotFound
@@ -42,7 +41,8 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    server, loop = Server(folder), asyncio.new_event_loop()
+    loop = asyncio.new_event_loop()
+    server = Server(folder, loop=loop)
     app = web.Application()
     app.router.add_get("/weights/{name}", server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -70,7 +70,7 @@ def breaks_after(nbytes: int) -> Answer:
     """The right file, but the connection breaks so far into it."""
 
     async def answer(request: web.Request, data: bytes) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-length": str(len(data)), "etag": TAG})
+        response = web.StreamResponse(headers={"content-length": str(len(data))})
         await response.prepare(request)
         await response.write(data[:nbytes])
         assert request.transport
@@ -84,7 +84,7 @@ def stops_after(nbytes: int) -> Answer:
     """Nothing comes any more, and the connection stays."""
 
     async def answer(request: web.Request, data: bytes) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-length": str(len(data)), "etag": TAG})
+        response = web.StreamResponse(headers={"content-length": str(len(data))})
         await response.prepare(request)
         await response.write(data[:nbytes])
         await asyncio.Event().wait()
@@ -93,15 +93,34 @@ def stops_after(nbytes: int) -> Answer:
     return answer
 
 
-def endless(pause: float = 0.0, piece: int = 1 << 16) -> Answer:
+def endless(pause: float = 0.0, piece: int = 1 << 16, first: bytes = b"") -> Answer:
     """Without a length, and without an end."""
 
     async def answer(request: web.Request, data: bytes) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
+        await response.write(first)
         for _ in count():
             await response.write(bytes(piece))
             await asyncio.sleep(pause)
+        return response
+
+    return answer
+
+
+def holds_at(nbytes: int, go: asyncio.Event) -> Answer:
+    """The file from where it was asked for; what is behind so many bytes comes when `go` is set."""
+
+    async def answer(request: web.Request, data: bytes) -> web.StreamResponse:
+        begin = request.http_range.start or 0
+        headers = {"content-length": str(len(data) - begin)}
+        if begin:
+            headers["content-range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+        response = web.StreamResponse(status=206 if begin else 200, headers=headers)
+        await response.prepare(request)
+        await response.write(data[begin:nbytes])
+        await go.wait()
+        await response.write(data[max(begin, nbytes) :])
         return response
 
     return answer

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flashboot_agent.core.errors import DeltaBaseMismatch, DeltaDamaged, DeltaUntrusted, FlashBootError
+from flashboot_agent.delta import trailer
 from flashboot_agent.delta.apply import apply_to, verify
 from flashboot_agent.delta.document import HEADER, read_header
 from flashboot_agent.delta.file import open_delta
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
+from flashboot_agent.delta.spans import SpanDigests
 from flashboot_agent.delta.trailer import TRAILER
 from tests.deltas import CONTENT, small_delta, source
 
@@ -66,11 +69,8 @@ def test_each_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_flipped_bit_of_a_forged_file_is_refused_by_what_is_inside(tmp_path: Path) -> None:
-    """The same with a right trailer put behind: sizes, digests and codes must find it, or the result is the same."""
-    import hashlib
-
-    from flashboot_agent.delta import trailer
-
+    """The same with right digests of spans and a right trailer: sizes, digests and codes must find it, or the result is
+    the same."""
     path, base, new = small_delta(tmp_path, 40_000)
     data = path.read_bytes()
     header = read_header(data, path)
@@ -78,7 +78,12 @@ def test_each_flipped_bit_of_a_forged_file_is_refused_by_what_is_inside(tmp_path
     for at in range(header.trailer_at):
         forged = bytearray(data[: header.trailer_at])
         forged[at] ^= 1 << at % 8
-        path.write_bytes(bytes(forged) + trailer.make(hashlib.sha256(forged), None))
+        if at >= header.bodies_at:
+            spans = SpanDigests()
+            spans.feed(bytes(forged[header.bodies_at :]))
+            digests = spans.finish()
+            forged[header.bodies_at - len(digests) : header.bodies_at] = digests
+        path.write_bytes(bytes(forged) + trailer.make(hashlib.sha256(forged[: header.bodies_at]), None))
         memory, result = source(base), bytearray(len(base))
 
         def write(offset: int, view: memoryview, result: bytearray = result) -> None:

@@ -21,7 +21,14 @@ def digest(version: int) -> str:
 
 
 def step(base: int, new: int, nbytes: int = 100) -> Step:
-    return Step(base_version=base, new_version=new, base_digest=digest(base), result_digest=digest(new), nbytes=nbytes)
+    return Step(
+        base_version=base,
+        new_version=new,
+        base_digest=digest(base),
+        result_digest=digest(new),
+        nbytes=nbytes,
+        front_digest="sha256:" + "f" * 64,
+    )
 
 
 def chain(*steps: Step, version: int | None = None) -> Chain:

@@ -1,7 +1,9 @@
-"""A delta as a file: header, metadata, runs, table of chunks, bodies, trailer (docs/reference/delta-format.md).
+"""A delta as a file: header, metadata, runs, table of chunks, digests of spans, bodies, trailer
+(docs/reference/delta-format.md).
 
-Holds always: nothing of a file is believed before its trailer was compared, which covers every byte before it; what is
-wrong is an error that names the file; sizes are compared before anything is allocated for them.
+Holds always: nothing of the front, which is all that is before the bodies, is believed before its digest was compared,
+and no body before that of its span was; what is wrong is an error that names the file; sizes are compared before
+anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from pydantic import Field, ValidationError
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES, chunk_count
 from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import DeltaDamaged
+from flashboot_agent.delta import spans
+from flashboot_agent.delta.trailer import TRAILER
 from flashboot_agent.delta.words import WORD_BYTES, Run
 from flashboot_agent.wire.base import Digest, Text, WireModel
 
 MAGIC: Final = b"FBDELTA\0"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = struct.Struct("<8sHHIQIIQ24s")
 """Magic, version, flags (0), bytes of a chunk, of the image, of the metadata, of the runs, of the bodies, zeros."""
 ROW: Final = 20
@@ -100,6 +104,8 @@ class Contents:
     """Of the image: the arena, or the checkpoint's tensors."""
     runs: list[Run]
     table: Table
+    spans: bytes
+    """SHA-256 of each span of the bodies (delta/spans.py)."""
 
     @property
     def body_bytes(self) -> int:
@@ -113,7 +119,7 @@ class Contents:
         """All that is before the bodies."""
         text, runs = self.metadata.to_json(), runs_to_bytes(self.runs)
         sizes = (DIGEST_CHUNK_BYTES, self.nbytes, len(text), len(runs), self.body_bytes)
-        return HEADER.pack(MAGIC, VERSION, 0, *sizes, b"") + text + runs + self.table.to_bytes()
+        return HEADER.pack(MAGIC, VERSION, 0, *sizes, b"") + text + runs + self.table.to_bytes() + self.spans
 
 
 def runs_to_bytes(runs: list[Run]) -> bytes:
@@ -160,14 +166,19 @@ class Header:
 
     @property
     def bodies_at(self) -> int:
-        return HEADER.size + self.metadata_bytes + self.run_bytes + ROW * self.chunks
+        table = ROW * self.chunks + spans.DIGEST * spans.span_count(self.body_bytes)
+        return HEADER.size + self.metadata_bytes + self.run_bytes + table
 
     @property
     def trailer_at(self) -> int:
         return self.bodies_at + self.body_bytes
 
+    @property
+    def file_bytes(self) -> int:
+        return self.trailer_at + TRAILER.size
 
-def read_header(data: bytes, path: Path) -> Header:
+
+def read_header(data: bytes, path: Path | str) -> Header:
     """Raises DeltaDamaged."""
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise DeltaDamaged(f"{path} is no delta: it does not begin as one")
@@ -180,8 +191,8 @@ def read_header(data: bytes, path: Path) -> Header:
     return Header(nbytes, text, runs, bodies)
 
 
-def read_contents(header: Header, data: bytes, path: Path) -> Contents:
-    """`data`: everything between the header and the bodies, of a file whose trailer was compared.
+def read_contents(header: Header, data: bytes, path: Path | str) -> Contents:
+    """`data`: everything between the header and the bodies, compared with its digest.
 
     Raises DeltaDamaged."""
     text, rest = data[: header.metadata_bytes], data[header.metadata_bytes :]
@@ -191,12 +202,13 @@ def read_contents(header: Header, data: bytes, path: Path) -> Contents:
         require_runs(runs, header.nbytes)
     except (ValidationError, ValueError) as error:
         raise DeltaDamaged(f"{path}: {error}") from error
-    table = Table.from_bytes(rest[header.run_bytes :], header.chunks)
+    end = header.run_bytes + ROW * header.chunks
+    table = Table.from_bytes(rest[header.run_bytes : end], header.chunks)
     for chunk, (mode, size) in enumerate(zip(table.modes, table.sizes, strict=True)):
         whole = min(DIGEST_CHUNK_BYTES, header.nbytes - chunk * DIGEST_CHUNK_BYTES)
         if not {SAME: size == 0, SPARSE: 0 < size < whole, RAW: size == whole}.get(mode, False):
             raise DeltaDamaged(f"{path}: chunk {chunk} has a body of {size} bytes in mode {mode}")
-    contents = Contents(metadata, header.nbytes, runs, table)
+    contents = Contents(metadata, header.nbytes, runs, table, rest[end:])
     if contents.body_bytes != header.body_bytes:
         raise DeltaDamaged(f"{path}: bodies of {contents.body_bytes} bytes, the header says {header.body_bytes}")
     roots = (root_digest(table.base), root_digest(table.result))

@@ -1,14 +1,14 @@
 """Delta files on disk: written whole or not at all, and opened only as what their trailer says.
 
-Holds always: a file has its name only when every byte of it is on disk; a writer that fails leaves nothing. The file is
-read by the descriptor whose bytes were compared with the trailer; who can write to it meanwhile can still not make a
-wrong result pass for a right one by accident, as each chunk is compared with its digest.
+Holds always: a file has its name only when every byte of it is on disk; a writer that fails leaves nothing. What is
+before the bodies is compared with the trailer when a file is opened, and each body with its span when it is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.errors import DeltaDamaged
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.delta import trailer
 from flashboot_agent.delta.document import (
     HEADER,
@@ -28,6 +29,7 @@ from flashboot_agent.delta.document import (
     read_contents,
     read_header,
 )
+from flashboot_agent.delta.spans import Bodies, FileBodies, SpanDigests, damaged
 from flashboot_agent.delta.words import Run
 from flashboot_agent.files import sync_folder
 
@@ -40,27 +42,29 @@ TEMPORARY: Final = ".writing"
 
 @dataclass(frozen=True)
 class Delta:
-    """An open delta that its trailer vouches for."""
+    """An open delta whose front is vouched for. Of one that is still being received, bodies are there as they come."""
 
     path: Path
     header: Header
     contents: Contents
+    front_digest: str
+    """Of all that is before the bodies: what a chain names it by."""
     signer: str
-    fd: int
     offsets: list[int]
+    source: Bodies
 
     def bodies(self, first: int, last: int) -> bytes:
-        """Of chunks [first, last), one behind the other. Raises DeltaDamaged."""
-        begin, end = self.offsets[first], self.offsets[last]
-        data = os.pread(self.fd, end - begin, self.header.bodies_at + begin)
-        if len(data) < end - begin:
-            raise DeltaDamaged(f"{self.path} was cut while it was read: chunk {first}")
-        return data
+        """Of chunks [first, last), one behind the other, compared with their spans. Raises as Bodies.read."""
+        return self.source.read(self.offsets[first], self.offsets[last])
+
+    def require_whole(self) -> None:
+        """Compare all bodies. Raises as Bodies.require_whole."""
+        self.source.require_whole()
 
 
 @contextmanager
 def open_delta(path: Path, trusted: Sequence[Ed25519PublicKey] | None) -> Iterator[Delta]:
-    """Compare all of it with its trailer, and read what is before the bodies. `trusted`: see trailer.check.
+    """Compare what is before the bodies with the trailer, and read it. `trusted`: see trailer.check.
 
     Raises DeltaDamaged, DeltaUntrusted."""
     with open_file(path, DeltaDamaged) as file:
@@ -68,27 +72,20 @@ def open_delta(path: Path, trusted: Sequence[Ed25519PublicKey] | None) -> Iterat
         try:
             header = read_header(os.pread(fd, HEADER.size, 0), path)
             _require_size(os.fstat(fd).st_size, header, path)
-            signer = trailer.check(
-                os.pread(fd, trailer.TRAILER.size, header.trailer_at), _digest(fd, header.trailer_at), trusted, path
-            )
-            contents = read_contents(header, os.pread(fd, header.bodies_at - HEADER.size, HEADER.size), path)
+            front = os.pread(fd, header.bodies_at, 0)
+            end = os.pread(fd, trailer.TRAILER.size, header.trailer_at)
         except OSError as error:
             raise DeltaDamaged(f"{path} can't be read: {error.strerror}") from error
-        yield Delta(path, header, contents, signer, fd, contents.offsets())
+        signer = trailer.check(end, hashlib.sha256(front), trusted, path)
+        contents = read_contents(header, front[HEADER.size :], path)
+        bodies = FileBodies(fd, header.bodies_at, header.body_bytes, contents.spans, damaged(path))
+        yield Delta(path, header, contents, document_digest(front), signer, contents.offsets(), bodies)
 
 
 def _require_size(size: int, header: Header, path: Path) -> None:
-    wanted = header.trailer_at + trailer.TRAILER.size
-    if size != wanted:
-        how = "is cut off" if size < wanted else "goes on behind its end"
-        raise DeltaDamaged(f"{path} {how}: it has {size} bytes, its header speaks of {wanted}")
-
-
-def _digest(fd: int, end: int) -> hashlib._Hash:
-    digest = hashlib.sha256()
-    for at in range(0, end, _STEP):
-        digest.update(os.pread(fd, min(_STEP, end - at), at))
-    return digest
+    if size != header.file_bytes:
+        how = "is cut off" if size < header.file_bytes else "goes on behind its end"
+        raise DeltaDamaged(f"{path} {how}: it has {size} bytes, its header speaks of {header.file_bytes}")
 
 
 class DeltaWriter:
@@ -103,6 +100,7 @@ class DeltaWriter:
         self._modes: list[int] = []
         self._sizes: list[int] = []
         self._base, self._result = bytearray(), bytearray()
+        self._spans = SpanDigests()
         self.changed = 0
         self._bodies_path = path.with_name(path.name + ".bodies" + TEMPORARY)
         self._final_path = path.with_name(path.name + TEMPORARY)
@@ -120,6 +118,7 @@ class DeltaWriter:
             self._result += result.to_bytes(8, "little")
             self.changed += changed
         for body in bodies:
+            self._spans.feed(body)
             self._bodies.write(body)
 
     @property
@@ -128,17 +127,13 @@ class DeltaWriter:
 
     def finish(self, metadata: Metadata, key: Ed25519PrivateKey | None) -> Contents:
         """Give the file its name. Raises OSError."""
-        contents = Contents(metadata, self._nbytes, self._runs, self.table)
-        digest = hashlib.sha256()
+        contents = Contents(metadata, self._nbytes, self._runs, self.table, self._spans.finish())
         with open(self._final_path, "wb") as file:
             front = contents.to_bytes()
-            digest.update(front)
             file.write(front)
             self._bodies.seek(0)
-            while piece := self._bodies.read(_STEP):
-                digest.update(piece)
-                file.write(piece)
-            file.write(trailer.make(digest, key))
+            shutil.copyfileobj(self._bodies, file, _STEP)
+            file.write(trailer.make(hashlib.sha256(front), key))
             file.flush()
             os.fsync(file.fileno())
         self._final_path.rename(self.path)

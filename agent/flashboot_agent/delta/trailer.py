@@ -1,10 +1,10 @@
-"""The last bytes of a delta: a SHA-256 of all before them, and a signature, so that only whom the receiver trusts can
-make one.
+"""The last bytes of a delta: a SHA-256 of its front, and a signature, so that only whom the receiver trusts makes one.
 
     scheme (1 byte: 0 not signed, 1 Ed25519)   7 zeros   key id (16)   SHA-256 (32)   signature (64)   "FBDELTAE"
 
-The SHA-256 goes over the file up to the trailer and over scheme, zeros and key id; the signature over a fixed text and
-the SHA-256. Ed25519 and not a shared key: receivers are many, and none of them shall be able to make a delta.
+The SHA-256 goes over all that is before the bodies, which has digests of these (spans.py), and over scheme, zeros and
+key id; the signature over a fixed text and the SHA-256. Ed25519 and not a shared key: receivers are many, and none of
+them shall be able to make a delta.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TRAILER: Final = struct.Struct("<B7s16s32s64s8s")
 END: Final = b"FBDELTAE"
-DOMAIN: Final = b"flashboot delta v1\0"
+DOMAIN: Final = b"flashboot delta v2\0"
 """Before what is signed, so that a signature means this and nothing else."""
 UNSIGNED: Final = 0
 ED25519: Final = 1
@@ -30,7 +30,7 @@ _HEAD: Final = 24
 
 
 def make(so_far: hashlib._Hash, key: Ed25519PrivateKey | None, domain: bytes = DOMAIN) -> bytes:
-    """`so_far`: SHA-256 of the file up to here."""
+    """`so_far`: SHA-256 of what it vouches for."""
     head = struct.pack("<B7s16s", ED25519 if key else UNSIGNED, b"", key_id(key.public_key()) if key else b"")
     so_far.update(head)
     digest = so_far.digest()

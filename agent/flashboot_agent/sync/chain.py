@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from flashboot_agent.core.chunks import chunk_count
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, NotReady
 from flashboot_agent.delta.document import HEADER, MAX_IMAGE, MAX_METADATA, MAX_RUNS, ROW
+from flashboot_agent.delta.spans import DIGEST, span_count
 from flashboot_agent.delta.trailer import TRAILER
 from flashboot_agent.wire.base import Digest, WireModel
 
@@ -32,6 +33,9 @@ class Step(WireModel):
     result_digest: Digest
     nbytes: int = Field(gt=0)
     """Of the file."""
+    front_digest: Digest
+    """Of all that is before its bodies (Delta.front_digest), which names digests of these: so whoever believes the
+    chain can believe each part of the file as it comes."""
 
     @property
     def file(self) -> str:
@@ -96,8 +100,8 @@ class Chain(WireModel):
 
 def longest(image_bytes: int) -> int:
     """Bytes of a delta at most: what its format allows, all chunks raw."""
-    front = HEADER.size + MAX_METADATA + MAX_RUNS + ROW * chunk_count(image_bytes)
-    return front + image_bytes + TRAILER.size
+    table = ROW * chunk_count(image_bytes) + DIGEST * span_count(image_bytes)
+    return HEADER.size + MAX_METADATA + MAX_RUNS + table + image_bytes + TRAILER.size
 
 
 def _ends(step: Step) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -1,18 +1,23 @@
-"""One file of a known length over HTTP, however often the connection breaks; in pieces, so that memory is bounded.
+"""One delta over HTTP into its spool, however often the connection breaks; in pieces, so that memory is bounded.
 
-Holds always: not a byte more is taken than the length says; an attempt goes on where the last one stopped only if the
-server says that it is the same file still (If-Range); attempts that bring nothing more are counted, and all of them
-together have a deadline.
+Holds always: no byte is taken behind the end that the chain says; each attempt goes on behind what is right already,
+and what comes is compared there, so that another file under this name, or a server that begins anew, is found out by
+digests; attempts that bring nothing more are counted, and all of them together have a deadline.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import BinaryIO, Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from socket import SHUT_RDWR, socket
+from typing import Final
 
 import httpx
 
 from flashboot_agent.core.errors import DeadlineExceeded, DeltaDamaged, DeltaUnreachable
+from flashboot_agent.sync.spool import Spool
 
 ATTEMPTS: Final = 5
 """One after another that bring nothing more."""
@@ -20,79 +25,105 @@ _PASSING: Final = {408, 425, 429, 500, 502, 503, 504}
 
 
 class _Again(Exception):
-    """This attempt brings nothing; says why."""
+    """This attempt brings nothing more; says why."""
+
+    def __init__(self, why: str, damage: DeltaDamaged | None = None) -> None:
+        super().__init__(why)
+        self.damage = damage
 
 
 class Download:
     def __init__(
-        self, client: httpx.Client, url: str, nbytes: int, *, seconds: float, stall_seconds: float, pause: float
+        self, client: httpx.Client, url: str, spool: Spool, *, seconds: float, stall_seconds: float, pause: float
     ) -> None:
         """`pause`: seconds before the second attempt that follows one in vain; it doubles."""
-        self._client, self._url, self._nbytes = client, url, nbytes
+        self._client, self._url, self._spool = client, url, spool
         self._seconds, self._until = seconds, time.monotonic() + seconds
         self._stall, self._pause = stall_seconds, pause
-        self._have = 0
-        self._validator: str | None = None
-        """Of the file that the first bytes are of."""
+        self._ranges = True
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._socket: socket | None = None
 
-    def into(self, file: BinaryIO) -> None:
-        """Raises DeltaUnreachable, DeltaDamaged, DeadlineExceeded, OSError."""
+    def run(self) -> None:
+        """Until the spool is whole, or `cancel` was called.
+
+        Raises DeltaUnreachable, DeltaDamaged, DeltaUntrusted, DeadlineExceeded, OSError."""
         in_vain = 0
-        while True:
-            before, why = self._have, "the answer ended early"
+        while not self._spool.whole and not self._stop.is_set():
+            before, why, damage = self._spool.have, "the answer ended early", None
             try:
-                self._attempt(file)
-            except (httpx.TransportError, _Again) as error:
+                self._attempt()
+            except _Again as error:
+                why, damage = str(error), error.damage
+            except httpx.TransportError as error:
                 why = str(error) or type(error).__name__
-            if self._have == self._nbytes:
+            if self._stop.is_set() or self._spool.whole:
                 return
-            in_vain = 0 if self._have > before else in_vain + 1
+            in_vain = 0 if self._spool.have > before else in_vain + 1
             if in_vain == ATTEMPTS:
-                raise DeltaUnreachable(f"{self._progress()}: {ATTEMPTS} attempts brought nothing more: {why}")
+                raise damage or DeltaUnreachable(f"{self._progress()}: {ATTEMPTS} attempts brought nothing more: {why}")
             if in_vain:
-                time.sleep(min(self._pause * 2 ** (in_vain - 1), self._left()))
+                self._stop.wait(min(self._pause * 2 ** (in_vain - 1), self._left()))
 
-    def _attempt(self, file: BinaryIO) -> None:
-        headers = {}
-        if self._have and self._validator:
-            headers = {"range": f"bytes={self._have}-", "if-range": self._validator}
+    def cancel(self) -> None:
+        """From another thread: `run` ends soon, also where it waits for bytes."""
+        self._stop.set()
+        with self._lock, suppress(OSError):
+            if self._socket:
+                self._socket.shutdown(SHUT_RDWR)
+
+    def _attempt(self) -> None:
+        have = self._spool.have
+        headers = {"range": f"bytes={have}-"} if have and self._ranges else {}
         stall = min(self._stall, self._left())
-        with self._client.stream("GET", self._url, headers=headers, timeout=stall) as answer:
-            self._have = self._first_byte(answer, resumed=bool(headers))
-            file.seek(self._have)
-            file.truncate()
+        with self._client.stream("GET", self._url, headers=headers, timeout=stall) as answer, self._reading(answer):
+            skip = have - self._first_byte(answer, have if headers else None)
             for piece in answer.iter_raw():
-                if self._have + len(piece) > self._nbytes:
-                    raise DeltaDamaged(f"{self._url} goes on behind the {self._nbytes} bytes that the chain says")
-                file.write(piece)
-                self._have += len(piece)
+                fresh = piece[skip:]
+                skip = max(0, skip - len(piece))
+                try:
+                    self._spool.feed(fresh)
+                except DeltaDamaged as error:
+                    raise _Again(str(error), error) from error
+                if self._spool.whole and "content-length" not in answer.headers:
+                    return  # however long it goes on
                 self._left()
 
-    def _first_byte(self, answer: httpx.Response, *, resumed: bool) -> int:
+    def _first_byte(self, answer: httpx.Response, asked: int | None) -> int:
         """Where what comes belongs. Raises _Again, DeltaUnreachable, DeltaDamaged."""
         if answer.status_code in _PASSING:
             raise _Again(f"{answer.status_code} {answer.reason_phrase}")
-        if answer.status_code == 416 and resumed:
-            self._have, self._validator = 0, None
-            raise _Again("another file is there now")
+        if answer.status_code == 416 and asked is not None:
+            self._ranges = False  # the whole file says what it is
+            raise _Again("it has not the bytes that are still missing")
         if answer.status_code not in (200, 206):
             raise DeltaUnreachable(f"{self._url}: {answer.status_code} {answer.reason_phrase}")
         require_plain(answer, self._url)
         if answer.status_code == 200:
-            self._require_length(answer)
-            self._validator = _validator(answer)
+            self._require_length(answer.headers.get("content-length"))
             return 0
-        wanted = f"bytes {self._have}-{self._nbytes - 1}/{self._nbytes}"
-        if not resumed or answer.headers.get("content-range") != wanted:
-            raise DeltaDamaged(
-                f"{self._url}: the server sends {answer.headers.get('content-range')}, asked for was {wanted}"
-            )
-        return self._have
+        told = str(answer.headers.get("content-range"))
+        if asked is None or not told.startswith(f"bytes {asked}-"):
+            wanted = "all of it" if asked is None else f"what begins at byte {asked}"
+            raise DeltaDamaged(f"{self._url}: the server sends {told}, asked for was {wanted}")
+        _, _, length = told.partition("/")
+        self._require_length(None if length == "*" else length)
+        return asked
 
-    def _require_length(self, answer: httpx.Response) -> None:
-        length = answer.headers.get("content-length")
-        if length is not None and length != str(self._nbytes):
-            raise DeltaDamaged(f"{self._url} has {length} bytes, the chain says {self._nbytes}")
+    def _require_length(self, length: str | None) -> None:
+        if length is not None and length != str(self._spool.step.nbytes):
+            raise DeltaDamaged(f"{self._url} has {length} bytes, the chain says {self._spool.step.nbytes}")
+
+    @contextmanager
+    def _reading(self, answer: httpx.Response) -> Iterator[None]:
+        """`cancel` reaches the connection."""
+        with self._lock:
+            self._socket = answer.extensions["network_stream"].get_extra_info("socket")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._socket = None
 
     def _left(self) -> float:
         """Seconds, more than none."""
@@ -102,15 +133,7 @@ class Download:
         return left
 
     def _progress(self) -> str:
-        return f"{self._url}: {self._have} of {self._nbytes} bytes are here"
-
-
-def _validator(answer: httpx.Response) -> str | None:
-    tag: str | None = answer.headers.get("etag")
-    if tag and not tag.startswith("W/"):
-        return tag
-    modified: str | None = answer.headers.get("last-modified")
-    return modified
+        return f"{self._url}: {self._spool.have} of {self._spool.step.nbytes} bytes are here"
 
 
 def require_plain(answer: httpx.Response, url: str) -> None:

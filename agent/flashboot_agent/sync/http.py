@@ -1,21 +1,34 @@
-"""A publisher's folder behind an HTTP server: any that serves files; one with ranges lets downloads go on."""
+"""A publisher's folder behind an HTTP server: any that serves files; one with ranges lets downloads go on.
+
+A delta is given to its user while it comes (incoming.py); its file is gone when it was used, or when it is not right.
+"""
 
 from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, DeltaUnreachable, NotReady
 from flashboot_agent.delta.disk import room_in
+from flashboot_agent.delta.file import Delta
 from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Step
 from flashboot_agent.sync.download import Download, require_plain
-from flashboot_agent.sync.origin import PART, Origin
+from flashboot_agent.sync.incoming import Incoming
+from flashboot_agent.sync.origin import Origin, Progress
+from flashboot_agent.sync.spool import Spool
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+RESUMABLE: Final = (DeltaUnreachable, DeadlineExceeded, KeyboardInterrupt, SystemExit)
+"""What is no reason to receive again what is right already."""
 
 
 class HttpOrigin(Origin):
@@ -67,22 +80,40 @@ class HttpOrigin(Origin):
         return bytes(data)
 
     @contextmanager
-    def delta(self, step: Step, spool: Path) -> Iterator[Path]:
-        path = spool / (step.file + PART)
-        download = Download(
-            self._client,
-            f"{self._url}/{step.file}",
-            step.nbytes,
-            seconds=self._seconds,
-            stall_seconds=self._stall,
-            pause=self._pause,
-        )
-        try:
-            with room_in(spool), open(path, "wb") as file:
-                download.into(file)
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+    def delta(
+        self,
+        step: Step,
+        spool: Path,
+        trusted: Sequence[Ed25519PublicKey] | None,
+        *,
+        keep: bool = False,
+        progress: Progress = lambda step, nbytes: None,
+    ) -> Iterator[Delta]:
+        incoming, url = Incoming(self._seconds), f"{self._url}/{step.file}"
+
+        def moved() -> None:
+            incoming.arrived()
+            progress(step, file.verified)
+
+        with room_in(spool, url):
+            file = Spool(spool, step, trusted, url, moved)
+        with file:
+            try:
+                file.take_up()
+                limits = {"seconds": self._seconds, "stall_seconds": self._stall, "pause": self._pause}
+                download = Download(self._client, url, file, **limits)
+                incoming.start(file, download.run, download.cancel)
+                with incoming:
+                    yield incoming.delta()
+            except RESUMABLE:
+                keep = file.verified > 0
+                raise
+            except BaseException:  # whatever it was: this file is of no use
+                keep = False
+                raise
+            finally:
+                if not keep:
+                    file.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._client.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 from flashboot_agent.core.errors import NotReady
+from flashboot_agent.delta.file import Delta, open_delta
 from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Step
 
-PART: Final = ".part"
-"""How the name of a file in a spool folder ends."""
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+Progress = Callable[[Step, int], None]
+"""Called with how many bytes of a delta are here and verified; in any thread."""
 
 
 class Origin(ABC):
@@ -26,14 +30,25 @@ class Origin(ABC):
         Raises NotReady when nothing is published yet, DeltaUnreachable, OSError."""
 
     @abstractmethod
-    def delta(self, step: Step, spool: Path) -> AbstractContextManager[Path]:
-        """The file of a step, there while the context is; not believed by anybody yet. `spool`: for files that go then.
+    def delta(
+        self,
+        step: Step,
+        spool: Path,
+        trusted: Sequence[Ed25519PublicKey] | None,
+        *,
+        keep: bool = False,
+        progress: Progress = lambda step, nbytes: None,
+    ) -> AbstractContextManager[Delta]:
+        """A step's delta, open while the context is; maybe still coming, so that its bodies raise what goes wrong.
 
-        Raises DeltaUnreachable, DeltaDamaged, DeadlineExceeded, DiskFull, OSError."""
+        `spool`: a folder for what comes over a network. It stays there when the connection or the time was what went
+        wrong, or this process ends, and is taken up by the next call; or when all went well and `keep` says so.
+
+        Raises DeltaUnreachable, DeltaDamaged, DeltaUntrusted, DeadlineExceeded, DiskFull, BadRequest, OSError."""
 
 
 class DirectoryOrigin(Origin):
-    """A publisher's folder on this machine, or on a file system that both have."""
+    """A publisher's folder on this machine, or on a file system that both have. Deltas are read where they are."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,8 +62,17 @@ class DirectoryOrigin(Origin):
             raise NotReady(f"{path} is not there: nothing is published in this folder yet") from None
 
     @contextmanager
-    def delta(self, step: Step, spool: Path) -> Iterator[Path]:
-        yield self._folder / step.file
+    def delta(
+        self,
+        step: Step,
+        spool: Path,
+        trusted: Sequence[Ed25519PublicKey] | None,
+        *,
+        keep: bool = False,
+        progress: Progress = lambda step, nbytes: None,
+    ) -> Iterator[Delta]:
+        with open_delta(self._folder / step.file, trusted) as delta:
+            yield delta
 
     def __str__(self) -> str:
         return str(self._folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.core.identity import document_digest
 from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.document import Contents
 from flashboot_agent.delta.file import TEMPORARY
@@ -108,4 +109,5 @@ def _step(contents: Contents, nbytes: int) -> Step:
         base_digest=metadata.base_digest,
         result_digest=metadata.result_digest,
         nbytes=nbytes,
+        front_digest=document_digest(contents.to_bytes()),
     )

@@ -92,8 +92,9 @@ def apply(
 
 @app.command("inspect")
 def inspect(delta: DeltaFile, *, trust: Trust = None, output: OutputOption = Output.TABLE) -> int:
-    """Say what a delta is between and how large its parts are. Compares it with its trailer."""
+    """Say what a delta is between and how large its parts are. Compares all of it with its digests."""
     with _told(), _opened(delta, trust) as opened:
+        opened.require_whole()
         _show(opened, output)
     return 0
 
