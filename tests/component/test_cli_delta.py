@@ -14,6 +14,7 @@ from tests.checkpoints import entry, tensor_file
 from tests.deltas import stepped_version, weights
 from tests.images import image_bytes
 from tests.layouts import small
+from tests.syncs import files_of_at_most
 
 ELEMENTS = 300_000
 
@@ -61,7 +62,9 @@ def test_a_checkpoint_however_it_is_cut_into_files(
     assert main(["delta", "inspect", str(delta)]) == 0
     assert "3 → 4" in capsys.readouterr().out
     assert main(["delta", "verify", str(delta), str(base)]) == 0
+    capsys.readouterr()
     assert main(["delta", "apply", str(delta), str(base), str(result)]) == 0
+    assert f"{result} is version 4 of {base}: {said['resultDigest']}, not signed" in capsys.readouterr().out
     assert read(result) == tensors
     assert sorted(path.name for path in result.iterdir()) == sorted(path.name for path in base.iterdir())
 
@@ -114,3 +117,77 @@ def test_what_does_not_fit_is_told_and_leaves_nothing(
     assert main(["delta", "apply", str(tmp_path / "none"), str(base), str(result)]) == 1
     assert "is not there" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_nothing_that_is_there_is_replaced_or_removed(
+    tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new, _ = versions
+    delta, one, other = (tmp_path / name for name in ("d.delta", "one.safetensors", "other.safetensors"))
+    (tmp_path / "dangling").symlink_to("nowhere")
+    one.write_bytes(tensor_file({"a": entry("BF16", [4], 0)}, bytes(8)))
+    other.write_bytes(tensor_file({"a": entry("BF16", [4], 0)}, bytes(range(8))))
+    for taken in (other, one, base, tmp_path / "dangling"):
+        assert main(["delta", "make", str(one), str(other), str(taken)]) == 1
+        assert f"{taken} is there already" in capsys.readouterr().err
+    assert main(["delta", "make", str(base), str(new), str(delta)]) == 0
+    for taken in (base, one, tmp_path / "dangling"):
+        assert main(["delta", "apply", str(delta), str(base), str(taken)]) == 1
+        assert f"{taken} is there already" in capsys.readouterr().err
+    somebodys = tmp_path / "result.writing"
+    somebodys.mkdir()
+    (somebodys / "precious").touch()
+    assert main(["delta", "apply", str(delta), str(base), str(tmp_path / "result")]) == 1
+    assert f"{somebodys} is there: somebody else is applying" in capsys.readouterr().err
+    assert (somebodys / "precious").exists()
+    assert other.read_bytes().endswith(bytes(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--base-version", "5", "--new-version", "5"], "from version 5 to itself"),
+        (["--new-version", "-1"], "new_version: Input should be greater than or equal to 0"),
+        (["--base-version", str((1 << 63) - 1)], "new_version: Input should be less than 9223372036854775808"),
+        (["--note", "x" * 4097], "note: String should have at most 4096 characters"),
+    ],
+)
+def test_versions_and_notes_that_no_delta_has_are_refused_before_anything_is_read(
+    tmp_path: Path,
+    versions: tuple[Path, Path, dict[str, bytes]],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    told: str,
+) -> None:
+    base, new, _ = versions
+    before = sorted(tmp_path.iterdir())
+    assert main(["delta", "make", str(base), str(new), str(tmp_path / "d.delta"), *words]) == 1
+    assert f"flashboot: {tmp_path / 'd.delta'}: " in (said := capsys.readouterr().err)
+    assert told in said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_checkpoint_without_an_element_has_no_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"{name}.safetensors" for name in "ab"]
+    for path in paths:
+        path.write_bytes(tensor_file({"empty": entry("F32", [0, 3], 0)}, 0))
+    assert main(["delta", "make", *map(str, paths), str(tmp_path / "d.delta")]) == 1
+    assert "a.safetensors has no bytes" in capsys.readouterr().err
+    assert not (tmp_path / "d.delta").exists()
+
+
+def test_a_full_disk_is_told_with_what_was_to_be_written(
+    tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new, _ = versions
+    delta, result = tmp_path / "d.delta", tmp_path / "result"
+    for room in (0, 70, 5000, 20000):
+        with files_of_at_most(room):
+            assert main(["delta", "make", str(base), str(new), str(delta)]) == 1
+        assert f"{delta} (0 → 1): {tmp_path}: File too large; make room" in capsys.readouterr().err
+    assert main(["delta", "make", str(base), str(new), str(delta)]) == 0
+    before = sorted(tmp_path.iterdir())
+    with files_of_at_most(1_000_000):
+        assert main(["delta", "apply", str(delta), str(base), str(result)]) == 1
+    assert f"{result}, made by {delta} (0 → 1): {tmp_path}: File too large" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from flashboot_agent.core.errors import DeltaBaseMismatch, DeltaDamaged, DeltaUntrusted, FlashBootError
+from flashboot_agent.core.errors import (
+    BadRequest,
+    DeltaBaseMismatch,
+    DeltaDamaged,
+    DeltaUntrusted,
+    DiskFull,
+    FlashBootError,
+)
 from flashboot_agent.delta import trailer
 from flashboot_agent.delta.apply import apply_to, verify
 from flashboot_agent.delta.document import HEADER, read_header
-from flashboot_agent.delta.file import open_delta
+from flashboot_agent.delta.file import DeltaWriter, open_delta
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.spans import SpanDigests
@@ -149,6 +156,19 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     base = bytes(4096)
     broken = Failing(memoryview(base), source(base).runs, source(base).content)
-    with pytest.raises(OSError, match="space"):
+    with pytest.raises(DiskFull, match=r"never \(0 → 1\)"):
         make(source(base), broken, tmp_path / "never", Versions(0, 1))
     assert not list(tmp_path.iterdir())
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path, 40_000)
+    before = path.read_bytes()
+    (tmp_path / "small.delta.writing").write_bytes(b"left by one that was killed" * 10_000)
+    runs = source(base).runs
+    with DeltaWriter(path, len(base), runs), pytest.raises(BadRequest, match="another process is writing it"):
+        DeltaWriter(path, len(base), runs)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    small_delta(tmp_path, 40_000)
+    assert path.read_bytes() == before

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.errors import DeltaDamaged
 from flashboot_agent.core.identity import document_digest
 from flashboot_agent.delta import trailer
+from flashboot_agent.delta.disk import open_alone
 from flashboot_agent.delta.document import (
     HEADER,
     RAW,
@@ -89,11 +91,11 @@ def _require_size(size: int, header: Header, path: Path) -> None:
 
 
 class DeltaWriter:
-    """Takes chunks in order. A context manager: without `finish`, nothing is left. Bodies wait in a file beside the
-    final one, since what is before them is known at the end only."""
+    """Takes chunks in order. A context manager: without `finish`, nothing is left. Bodies wait in a file without
+    a name, since what is before them is known at the end only."""
 
     def __init__(self, path: Path, nbytes: int, runs: list[Run]) -> None:
-        """Raises OSError."""
+        """Raises BadRequest when another one writes this file, OSError."""
         self.path = path
         self._nbytes = nbytes
         self._runs = runs
@@ -102,9 +104,14 @@ class DeltaWriter:
         self._base, self._result = bytearray(), bytearray()
         self._spans = SpanDigests()
         self.changed = 0
-        self._bodies_path = path.with_name(path.name + ".bodies" + TEMPORARY)
-        self._final_path = path.with_name(path.name + TEMPORARY)
-        self._bodies = open(self._bodies_path, "w+b")  # noqa: SIM115 - __exit__ closes it
+        self._temporary = path.with_name(path.name + TEMPORARY)
+        self._named = False
+        self._bodies = TemporaryFile(dir=path.parent)  # noqa: SIM115 - __exit__ closes it
+        try:
+            self._file = open_alone(self._temporary, path)
+        except BaseException:  # whatever it was: there will be no __exit__
+            self._bodies.close()
+            raise
 
     def add(self, rows: memoryview, bodies: Sequence[bytes | memoryview]) -> None:
         """`rows` as `_native` gives them, native u64; `bodies` in the same order, without empty ones.
@@ -128,15 +135,15 @@ class DeltaWriter:
     def finish(self, metadata: Metadata, key: Ed25519PrivateKey | None) -> Contents:
         """Give the file its name. Raises OSError."""
         contents = Contents(metadata, self._nbytes, self._runs, self.table, self._spans.finish())
-        with open(self._final_path, "wb") as file:
-            front = contents.to_bytes()
-            file.write(front)
-            self._bodies.seek(0)
-            shutil.copyfileobj(self._bodies, file, _STEP)
-            file.write(trailer.make(hashlib.sha256(front), key))
-            file.flush()
-            os.fsync(file.fileno())
-        self._final_path.rename(self.path)
+        file, front = self._file, contents.to_bytes()
+        file.write(front)
+        self._bodies.seek(0)
+        shutil.copyfileobj(self._bodies, file, _STEP)
+        file.write(trailer.make(hashlib.sha256(front), key))
+        file.flush()
+        os.fsync(file.fileno())
+        self._temporary.rename(self.path)
+        self._named = True
         sync_folder(self.path.parent)
         return contents
 
@@ -145,11 +152,12 @@ class DeltaWriter:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._bodies.close()  # writes what it still has, which a full disk refuses once more
+            if not self._named:
+                self._temporary.unlink(missing_ok=True)
         finally:
-            for left in (self._bodies_path, self._final_path):
-                with suppress(FileNotFoundError):
-                    left.unlink()
+            for file in (self._bodies, self._file):
+                with suppress(OSError):  # what is not written yet, a full disk refuses once more
+                    file.close()
 
 
 def bodies_of(rows: memoryview, out: memoryview, raw: memoryview, place: int) -> list[memoryview]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from flashboot_agent.core.checkpoint import INDEX
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.delta.apply import apply_to
+from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.file import TEMPORARY, Delta
 from flashboot_agent.delta.source import CheckpointSource, ImageSource
 from flashboot_agent.files import sync_folder
@@ -22,32 +23,26 @@ from flashboot_agent.wire.base import now
 def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1) -> None:
     """Write the result as an image: the base's manifest and layout, new digests.
 
-    Raises what apply_to raises, OSError."""
+    Raises what apply_to raises, BadRequest when the path is taken, DiskFull, OSError."""
+    _require_free(path)
     manifest = base.image.manifest.model_copy(
         update={"digest": delta.contents.metadata.result_digest, "written_at": now()}
     )
     table = delta.contents.table.result
-    with new_image(path, manifest, base.image.layout, table, base.nbytes) as (fd, start):
+    with _room_for(path, delta), new_image(path, manifest, base.image.layout, table, base.nbytes) as (fd, start):
         apply_to(delta, base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
 
 
 def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, threads: int = 1) -> None:
     """Write the result as a folder (or a file, as the base is): the base's files, headers and index, new tensors.
 
-    Raises what apply_to raises, OSError, BadRequest when the path is taken."""
-    if path.exists():
-        raise BadRequest(f"{path} is there already; name a new one")
+    Raises what apply_to raises, BadRequest when the path is taken, DiskFull, OSError."""
+    _require_free(path)
     temporary = path.with_name(path.name + TEMPORARY)
-    folder = base.path if base.path.is_dir() else None
+    _claim(temporary, folder=base.path.is_dir())
     try:
-        if folder is None:
-            _fill(delta, base, lambda name: temporary, threads)
-        else:
-            temporary.mkdir()
-            _fill(delta, base, lambda name: temporary / name.relative_to(folder), threads)
-            if (folder / INDEX).exists():
-                shutil.copyfile(folder / INDEX, temporary / INDEX)
-            sync_folder(temporary)
+        with _room_for(path, delta):
+            _write(delta, base, temporary, threads)
         temporary.rename(path)
     except BaseException:  # whatever it was: half a checkpoint is of no use
         if temporary.is_dir():
@@ -58,13 +53,46 @@ def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, thread
     sync_folder(path.parent)
 
 
+def _require_free(path: Path) -> None:
+    """Raises BadRequest."""
+    if path.exists() or path.is_symlink():
+        raise BadRequest(f"{path} is there already; name a new one")
+
+
+def _room_for(path: Path, delta: Delta) -> AbstractContextManager[None]:
+    return room_in(path.parent, f"{path}, made by {delta.path} ({delta.contents.metadata.versions()})")
+
+
+def _claim(temporary: Path, *, folder: bool) -> None:
+    """Raises BadRequest when it is somebody else's: nothing of theirs is removed. OSError."""
+    try:
+        if folder:
+            temporary.mkdir()
+        else:
+            temporary.touch(exist_ok=False)
+    except FileExistsError:
+        raise BadRequest(
+            f"{temporary} is there: somebody else is applying there now, or was killed; remove it in that case"
+        ) from None
+
+
+def _write(delta: Delta, base: CheckpointSource, temporary: Path, threads: int) -> None:
+    if not base.path.is_dir():
+        _fill(delta, base, lambda name: temporary, threads)
+        return
+    _fill(delta, base, lambda name: temporary / name.relative_to(base.path), threads)
+    if (base.path / INDEX).exists():
+        shutil.copyfile(base.path / INDEX, temporary / INDEX)
+    sync_folder(temporary)
+
+
 def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], threads: int) -> None:
     with ExitStack() as stack:
         targets: list[int] = []
         for name, fd in zip(base.plan.files, base.files, strict=True):
             path = place(Path(name))
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "xb"))
+            file = stack.enter_context(open(path, "wb"))
             _copy_header(fd, file.fileno(), base, len(targets))
             targets.append(file.fileno())
 

@@ -39,7 +39,7 @@ _CORES = len(os.sched_getaffinity(0))
 def make(
     base: Base,
     new: Annotated[Path, typer.Argument(metavar="NEW", help="the next version of the same")],
-    delta: Annotated[Path, typer.Argument(metavar="DELTA", help="the file to write")],
+    delta: Annotated[Path, typer.Argument(metavar="DELTA", help="the file to write; must not be there")],
     *,
     base_version: Annotated[int, typer.Option("--base-version", metavar="N", min=0)] = 0,
     new_version: Annotated[
@@ -61,6 +61,8 @@ def make(
 
     versions = Versions(base_version, base_version + 1 if new_version is None else new_version)
     with _told():
+        if delta.exists() or delta.is_symlink():
+            raise CannotDo(f"{delta} is there already; name a new one")
         key = trailer.read_private(sign) if sign else None
         with open_source(base) as before, open_source(new) as after:
             make(before, after, delta, versions, classes=classes, threads=threads, key=key, note=note)
@@ -73,12 +75,14 @@ def make(
 def apply(
     delta: DeltaFile,
     base: Base,
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="what to write; must not be there for a checkpoint")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="what to write; must not be there")],
     *,
     trust: Trust = None,
     threads: Threads = _CORES,
 ) -> int:
-    """Write the next version of BASE to NEW. On any error nothing is left there, and BASE is never written to."""
+    """Write the next version of BASE to NEW. On any error nothing is left there, and BASE is never written to.
+
+    Of a checkpoint, NEW gets the weight files and their index; config.json and other files are no part of a delta."""
     from flashboot_agent.delta.source import ImageSource, open_source
     from flashboot_agent.delta.target import apply_checkpoint, apply_image
 
@@ -87,6 +91,8 @@ def apply(
             apply_image(opened, before, new, threads=threads)
         else:
             apply_checkpoint(opened, before, new, threads=threads)
+        metadata = opened.contents.metadata
+        typer.echo(f"{new} is version {metadata.new_version} of {base}: {metadata.result_digest}, {opened.signer}")
     return 0
 
 
