@@ -16,14 +16,15 @@ from flashboot_agent.core.errors import (
     DiskFull,
     FlashBootError,
 )
-from flashboot_agent.delta import trailer
+from flashboot_agent.delta import trailer, words
 from flashboot_agent.delta.apply import apply_to, verify
-from flashboot_agent.delta.document import HEADER, read_header
+from flashboot_agent.delta.document import HEADER, read_header, runs_from_bytes
 from flashboot_agent.delta.file import DeltaWriter, open_delta
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.spans import SpanDigests
 from flashboot_agent.delta.trailer import TRAILER
+from flashboot_agent.delta.words import BYTES, Run, runs
 from tests.deltas import CONTENT, small_delta, source
 
 KEY = Ed25519PrivateKey.generate()
@@ -172,3 +173,11 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     small_delta(tmp_path, 40_000)
     assert path.read_bytes() == before
+
+
+def test_a_file_of_very_many_runs_is_refused_before_they_take_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MAX_RUNS", 100)
+    assert list(runs_from_bytes(b"\x08" * 100))[-1] == Run(100, 0)
+    with pytest.raises(ValueError, match="more than 100 runs"):
+        list(runs_from_bytes(b"\x08" * 101))
+    assert runs([(2 * at, 1 + at % 2) for at in range(101)], 202) == [Run(202, BYTES)]

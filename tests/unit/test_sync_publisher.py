@@ -125,6 +125,9 @@ def test_calls_in_another_order_are_refused(tmp_path: Path) -> None:
     with Publisher(tmp_path / "p", PLACES) as publisher:
         with pytest.raises(BadRequest, match="no version is begun"):
             publisher.add("scale", base["scale"])
+        for number in (-1, 1 << 63):
+            with pytest.raises(BadRequest, match=f"version {number} is none"):
+                publisher.begin(number)
         publish(publisher, 5, base)
         with pytest.raises(BadRequest, match="version 5 is published"):
             publisher.begin(5)
@@ -230,6 +233,31 @@ def test_a_full_disk_is_told_and_costs_nothing(tmp_path: Path) -> None:
     taken = receiver(folder, tmp_path / "spool").follow(arena(memory, 0, tmp_path / "arena"))
     assert [step.file for step in taken] == ["0-1.delta", "1-3.delta"]
     assert memory == image(steps[3])
+
+
+def test_a_tensor_is_not_kept_as_it_was_in_a_version_that_nobody_has(tmp_path: Path) -> None:
+    folder, steps = tmp_path / "p", versions(4)
+    with Publisher(folder, PLACES) as publisher:
+        publish(publisher, 0, steps[0])
+        publisher.begin(1)
+        publisher.keep("scale")
+        for name in SPECS.keys() - {"scale"}:
+            publisher.add(name, steps[1][name])
+        with files_of_at_most(3000), pytest.raises(DiskFull):
+            publisher.commit().result()
+        publisher.begin(2)
+        publisher.keep("scale")  # it was kept in that version, too
+        with pytest.raises(BadRequest, match="embed as it was added last is not in version 0, the newest"):
+            publisher.keep("embed")
+        publisher.abandon()
+        publish(publisher, 3, steps[2])
+        publisher.begin(4)
+        publisher.keep("embed")
+    with Publisher(folder, PLACES) as publisher:
+        publish(publisher, 0, steps[0])  # an older state of the training than receivers have
+        publisher.begin(4)
+        with pytest.raises(BadRequest, match="scale as it was added last is not in version 3"):
+            publisher.keep("scale")
 
 
 def test_an_error_behind_the_new_chain_is_no_reason_to_encode_against_the_old_version(

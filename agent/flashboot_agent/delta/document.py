@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES, chunk_count
 from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import DeltaDamaged
-from flashboot_agent.delta import spans
+from flashboot_agent.delta import spans, words
 from flashboot_agent.delta.trailer import TRAILER
 from flashboot_agent.delta.words import WORD_BYTES, Run
 from flashboot_agent.wire.base import Digest, Text, WireModel
@@ -36,7 +36,8 @@ SAME: Final = 0
 SPARSE: Final = 1
 RAW: Final = 2
 MAX_METADATA: Final = 1 << 20
-MAX_RUNS: Final = 64 << 20
+MAX_RUN_BYTES: Final = 8 * words.MAX_RUNS
+"""As many as MAX_IMAGE needs."""
 MAX_IMAGE: Final = 1 << 50
 
 Version = int
@@ -137,12 +138,15 @@ def runs_to_bytes(runs: list[Run]) -> bytes:
 
 def runs_from_bytes(data: bytes) -> Iterator[Run]:
     """Raises ValueError."""
-    end = value = shift = 0
+    end = value = shift = count = 0
     for byte in data:
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
             end += value >> 3
+            count += 1
+            if count > words.MAX_RUNS:
+                raise ValueError(f"more than {words.MAX_RUNS} runs")
             yield Run(end, value & 7)
             value = shift = 0
         elif shift > 63:
@@ -185,7 +189,7 @@ def read_header(data: bytes, path: Path | str) -> Header:
     _, version, flags, chunk, nbytes, text, runs, bodies, zeros = HEADER.unpack(data[: HEADER.size])
     if (version, flags) != (VERSION, 0):
         raise DeltaDamaged(f"{path} is a delta of version {version} (flags {flags}); this program reads {VERSION}")
-    limits = 0 < nbytes <= MAX_IMAGE and text <= MAX_METADATA and runs <= MAX_RUNS and bodies <= nbytes
+    limits = 0 < nbytes <= MAX_IMAGE and text <= MAX_METADATA and runs <= MAX_RUN_BYTES and bodies <= nbytes
     if chunk != DIGEST_CHUNK_BYTES or not limits or any(zeros):
         raise DeltaDamaged(f"{path}: sizes in the header that no delta has")
     return Header(nbytes, text, runs, bodies)

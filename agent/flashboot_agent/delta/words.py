@@ -14,6 +14,8 @@ from flashboot_agent import _native
 from flashboot_agent.wire.layout import Layout
 
 BYTES: Final = 0
+MAX_RUNS: Final = 1 << 20
+"""Of more, which no model has, all are bytes: a reader's memory is bounded."""
 WORD_BYTES: Final = _native.DELTA_WORD_BYTES
 _INT16, _INT32, _BFLOAT16, _FLOAT16, _FLOAT32, _E4M3, _E5M2 = range(1, 8)
 
@@ -43,7 +45,7 @@ def runs(pieces: Iterable[tuple[int, int]], nbytes: int) -> list[Run]:
     for (begin, form), (end, _) in pairwise(starts):
         if end > begin:
             _append(found, Run(end, form))
-    return found or [Run(nbytes, BYTES)]
+    return found if 0 < len(found) <= MAX_RUNS else [Run(nbytes, BYTES)]
 
 
 def _append(found: list[Run], run: Run) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from flashboot_agent.core.chunks import chunk_count
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, NotReady
-from flashboot_agent.delta.document import HEADER, MAX_IMAGE, MAX_METADATA, MAX_RUNS, ROW
+from flashboot_agent.delta.document import HEADER, MAX_IMAGE, MAX_METADATA, MAX_RUN_BYTES, ROW
 from flashboot_agent.delta.spans import DIGEST, span_count
 from flashboot_agent.delta.trailer import TRAILER
 from flashboot_agent.wire.base import Digest, WireModel
@@ -101,7 +101,7 @@ class Chain(WireModel):
 def longest(image_bytes: int) -> int:
     """Bytes of a delta at most: what its format allows, all chunks raw."""
     table = ROW * chunk_count(image_bytes) + DIGEST * span_count(image_bytes)
-    return HEADER.size + MAX_METADATA + MAX_RUNS + table + image_bytes + TRAILER.size
+    return HEADER.size + MAX_METADATA + MAX_RUN_BYTES + table + image_bytes + TRAILER.size
 
 
 def _ends(step: Step) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -47,6 +47,11 @@ class Draft:
             raise BadRequest(f"{self} a part of {name} was added; add the rest of it")
         self._kept.add(name)
 
+    @property
+    def added(self) -> set[str]:
+        """Tensors of which there is something, which are not kept."""
+        return set(self._boxes)
+
     def require_whole(self) -> None:
         """Raises BadRequest, which names what is missing."""
         missing = [name for name, spec in self._tensors.items() if self._left(name, spec)]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 KEEP: Final = Retention()
 WAIT_SECONDS: Final = 600.0
+VERSIONS: Final = 1 << 63
 
 
 class Pending:
@@ -82,6 +83,10 @@ class Publisher:
             self._shelf.close()
             raise
         self._draft: Draft | None = None
+        self._committed: Draft | None = None
+        self._lost: set[str] = set()
+        """Tensors that were added last to a version which is not the chain's newest: it could not be published, or this
+        publisher went on from an older one."""
         self._pending: Pending | None = None
         self._closed = False
         self._worker = ThreadPoolExecutor(1, "flashboot-publish")
@@ -107,9 +112,19 @@ class Publisher:
             raise BadRequest(f"version {self._draft.version} is begun: commit() or abandon() it before {version}")
         if self._pending:
             self._pending.settle(self._wait_seconds)
+        self._account()
+        if not 0 <= version < VERSIONS:
+            raise BadRequest(f"{self._shelf.folder}: version {version} is none: they go from 0 to 2^63 - 1")
         if self._press.has_base and version <= self._shelf.require_chain().version:
             raise BadRequest(f"{self._shelf.folder}: version {self.version} is published; the next one is above it")
         self._draft = Draft(version, self._places.tensors)
+
+    def _account(self) -> None:
+        """What became of the last commit, which has ended."""
+        if self._committed:
+            published = self._press.has_base and self.version == self._committed.version
+            self._lost = set() if published else self._lost | self._committed.added
+            self._committed = None
 
     def add(self, name: str, data: Buffer, box: Box | None = None) -> None:
         """The bytes of a tensor, or of the part that `box` tells, dense and in the order of rows. They are copied.
@@ -125,10 +140,16 @@ class Publisher:
         draft.add(name, box)
 
     def keep(self, name: str) -> None:
-        """A tensor is as it was in the last version. Raises BadRequest."""
+        """A tensor is as it was in the last version. Raises BadRequest, also when that is not the newest of the chain:
+        the trainer would mean other bytes than receivers have."""
         draft, press = self._require_draft(), self._press
         if not press.has_base:
             raise BadRequest(f"version {draft.version} is the first one here: {name} has nothing to be kept as; add it")
+        if name in self._lost:
+            raise BadRequest(
+                f"version {draft.version}: {name} as it was added last is not in version {self.version}, the newest: "
+                "add it, don't keep it"
+            )
         draft.keep(name)
         self._places.copy(name, press.base, press.staging)
 
@@ -136,7 +157,7 @@ class Publisher:
         """Hand the version to the thread. Raises BadRequest when something of it is missing; it can be added then."""
         draft = self._require_draft()
         draft.require_whole()
-        self._draft = None
+        self._draft, self._committed = None, draft
         what = f"{self._shelf.folder}: publishing version {draft.version}"
         self._pending = Pending(what, self._worker.submit(self._press.publish, draft.version, note))
         return self._pending
