@@ -27,7 +27,7 @@ class Server:
     bad: list[Answer] = field(default_factory=list)
     """Instead of good answers to requests for deltas; used up one by one."""
     bad_chain: list[Answer] = field(default_factory=list)
-    loop: asyncio.AbstractEventLoop | None = None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, bad = self.folder / request.match_info["name"], self.bad_chain
@@ -41,8 +41,8 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    loop = asyncio.new_event_loop()
-    server = Server(folder, loop=loop)
+    server = Server(folder)
+    loop = server.loop
     app = web.Application()
     app.router.add_get("/weights/{name}", server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -63,7 +63,15 @@ def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Server]
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.run_until_complete(_ended(asyncio.all_tasks(loop)))
         loop.close()
+
+
+async def _ended(left: set[asyncio.Task[object]]) -> None:
+    """Answers that wait for ever."""
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def breaks_after(nbytes: int) -> Answer:
