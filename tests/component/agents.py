@@ -316,6 +316,7 @@ class Node:
             "FLASHBOOT_TLS": "off" if self.issuer is None else "mutual",
             "FLASHBOOT_CA_FILE": str(self.ca_file),
             "FLASHBOOT_TOKEN_FILE": str(self.token_file),
+            "FLASHBOOT_UPDATES": str(self.run / "updates"),
             **self.env,
             **env,
         }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flashboot_agent.core.errors import BadRequest, CommitRefused, InsufficientMemory
+from flashboot_agent.core.errors import ArenaImmutable, BadRequest, CommitRefused, InsufficientMemory
 from flashboot_agent.holder.client import HolderClient
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory
@@ -86,6 +86,44 @@ def test_a_seal_is_refused_while_anybody_maps_for_writing_and_then_holds_for_all
     with mmap.mmap(read_only, SIZE, prot=mmap.PROT_READ) as view:
         assert view[:1] == b"\0"
     os.close(read_only)
+    region.close()
+
+
+def test_updatable_memory_is_written_in_place_by_who_asks_for_that_and_by_no_reader(memory: DeviceMemory) -> None:
+    region = memory.allocate(NAME, SIZE)
+    with pytest.raises(ArenaImmutable, match="not sealed yet"):
+        region.map_for_update()
+    region.seal(updatable=True)
+    region.seal(updatable=True)  # again changes nothing
+    assert (region.sealed, region.updatable) == (True, True)
+    for refused in (lambda: region.export(writable=True), lambda: region.map(writable=True)):
+        with pytest.raises(CommitRefused):
+            refused()
+    reader = region.export(writable=False)
+    with mmap.mmap(reader, SIZE, prot=mmap.PROT_READ) as view, region.map_for_update() as mapping:
+        mapping.view[:3] = b"new"
+        assert view[:3] == b"new"
+        for write in (lambda: mmap.mmap(reader, SIZE), lambda: os.pwrite(reader, b"x", 0)):
+            with pytest.raises(OSError, match=r"denied|descriptor"):
+                write()
+        with pytest.raises(PermissionError):  # a reader can't keep the next update off
+            fcntl.fcntl(reader, fcntl.F_ADD_SEALS, memfd.F_SEAL_WRITE)
+    os.close(reader)
+    region.close()
+    again = memory.adopt(NAME)
+    assert again is not None
+    assert (again.sealed, again.updatable) == (True, True)
+    again.close()
+
+
+def test_immutable_memory_is_never_updatable(memory: DeviceMemory) -> None:
+    region = memory.allocate(NAME, SIZE)
+    region.seal()
+    assert (region.sealed, region.updatable) == (True, False)
+    with pytest.raises(ArenaImmutable, match="updatable: true"):
+        region.map_for_update()
+    with pytest.raises(CommitRefused, match="sealed it in another way"):
+        region.seal(updatable=True)
     region.close()
 
 

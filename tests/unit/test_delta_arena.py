@@ -16,7 +16,7 @@ from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, DeltaDamaged, DiskFull
 from flashboot_agent.delta import arena as arena_module
 from flashboot_agent.delta import journal as journal_module
-from flashboot_agent.delta.arena import Update
+from flashboot_agent.delta.arena import Update, put_back
 from flashboot_agent.delta.file import open_delta
 from flashboot_agent.delta.journal import Journal
 from flashboot_agent.delta.make import Versions, make
@@ -286,4 +286,30 @@ def test_an_arena_that_something_else_changed_meanwhile_is_of_neither_version(tm
             memory[5] ^= 1
         recover(view, path, tmp_path, "result")
     assert memory[:] == new
+    memory.close()
+
+
+def test_what_a_crash_left_is_put_back_without_the_delta(tmp_path: Path) -> None:
+    path, base, new = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        steps = apply(view, path, tmp_path / "steps")
+        for step in range(len(steps) - 1):
+            memory[:] = base
+            folder = tmp_path / str(step)
+            assert in_child(partial(apply, view, path, folder, step, torn=new)) == 9
+            for _ in range(2):  # the second time nothing is going any more
+                put_back(view, folder / "journal", folder / "reverse.delta")
+            assert memory[:] == base, f"died at {steps[step]} ({step})"
+            assert not list((folder / "journal").iterdir())
+    memory.close()
+
+
+def test_a_journal_of_another_arena_is_told(tmp_path: Path) -> None:
+    path, base, _ = small_delta(tmp_path)
+    memory = shared(base)
+    with memoryview(memory) as view:
+        assert in_child(partial(apply, view, path, tmp_path, 4)) == 9
+        with pytest.raises(DeltaDamaged, match="a run of words of 2 bytes"):
+            put_back(memoryview(bytearray(10)), tmp_path / "journal", tmp_path / "reverse.delta")
     memory.close()

@@ -169,8 +169,9 @@ def members(of: object) -> set[str]:
 
 ANSWERS = {"BadRequest", "StaleEpoch", "WrongNode", "UnknownArena", "NotReady", "TornFrame"}
 """What an agent answers to the operator, and no trouble of a rank."""
-INTERNAL = ANSWERS | {"DeltaDamaged", "DeltaUntrusted", "DeltaBaseMismatch", "DeltaUnreachable", "DiskFull"}
-"""And what so far only the command `flashboot delta` says."""
+DELTAS = {"DeltaDamaged", "DeltaUntrusted", "DeltaBaseMismatch", "DeltaUnreachable", "DiskFull"}
+INTERNAL = ANSWERS | DELTAS | {"ArenaImmutable", "ArenaUpdating", "ArenaInUse"}
+"""And what so far only `flashboot delta` and agents that are ordered to update say; docs/sparse-sync.md has them."""
 
 
 def test_the_reference_lists_exactly_the_reasons_that_exist() -> None:

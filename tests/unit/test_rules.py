@@ -114,6 +114,8 @@ def test_an_arena_lives_while_a_pod_uses_it_a_child_reads_it_or_a_fresh_state_li
     kept = keeps(A, held, desired(wants(role)) if role else desired(), fresh=fresh)
     if held.attached:
         assert kept, "an engine has it"
+    elif held.state == "updating":
+        assert kept, "it is a version again soon"
     elif held.read and held.state == "sealed":
         assert kept, "a source does not go from under a child"
     elif role is None:
@@ -132,7 +134,7 @@ def test_a_clone_runs_for_a_published_pod_and_goes_on_once_it_has_begun() -> Non
     assert clones(wants("clone"), "filling", used=False)
     for role in ("seed", "hold"):
         assert not clones(wants(role), None, used=True)
-    for state in ("sealed", "seeding"):
+    for state in ("sealed", "updating", "seeding"):
         assert not clones(wants("clone"), state, used=True)
 
 
@@ -200,6 +202,7 @@ def test_a_rank_of_which_two_processes_ask_is_seeded_by_one() -> None:
         (wants("seed", seed_pod=POD), None, "seed", ""),
         (wants("seed", seed_pod=OTHER), None, "coming", OTHER),
         (wants("seed", seed_pod=POD), "seeding", "coming", POD),
+        (wants("clone"), "updating", "coming", f"{A} is brought to another version"),
         *[(wants(role), "sealed", "ready", "") for role in ROLES],
     ],
 )
@@ -211,7 +214,14 @@ def test_what_a_plug_in_is_told(wanted: WantedArena | None, state: ArenaState | 
 
 def test_the_only_steps_are_those_of_the_diagram() -> None:
     allowed = {(old, new) for old, news in STEPS.items() for new in news}
-    assert allowed == {("allocated", "filling"), ("allocated", "seeding"), ("filling", "sealed"), ("seeding", "sealed")}
+    assert allowed == {
+        ("allocated", "filling"),
+        ("allocated", "seeding"),
+        ("filling", "sealed"),
+        ("seeding", "sealed"),
+        ("sealed", "updating"),
+        ("updating", "sealed"),
+    }
     for old in STATES:
         for new in STATES:
             if (old, new) in allowed:

@@ -10,10 +10,13 @@ FlashBootError                      reason, message; becomes a Problem on every 
 │   ├── UnsupportedModel            nothing that FlashBoot may carry; before a byte moves
 │   ├── UnsupportedEngine           another SGLang version, or the hook is not in
 │   ├── CommitRefused               the seed's arena can't be sealed
+│   ├── ArenaImmutable              it was not made to be updated
 │   ├── DeltaUntrusted              a delta that is not signed by whom it must be
 │   └── DeltaBaseMismatch           a delta between other versions than what is here
 └── Retryable                       the same may work later, or from another parent
     ├── NotReady                    the arena is not there yet
+    │   └── ArenaUpdating           it is between two versions
+    ├── ArenaInUse                  somebody reads it who can't be asked to stop
     ├── InsufficientMemory          the node's budget is used up
     ├── ParentUnreachable           no connection, or it broke
     ├── PeerRefused                 its certificate is not what it must be
@@ -102,6 +105,10 @@ class CommitRefused(Refused):
     reason = "CommitRefused"
 
 
+class ArenaImmutable(Refused):
+    reason = "ArenaImmutable"
+
+
 class DeltaUntrusted(Refused):
     reason = "DeltaUntrusted"
 
@@ -111,7 +118,15 @@ class DeltaBaseMismatch(Refused):
 
 
 class NotReady(Retryable):
-    reason = "NotReady"
+    reason: ClassVar[ProblemReason] = "NotReady"
+
+
+class ArenaUpdating(NotReady):
+    reason = "ArenaUpdating"
+
+
+class ArenaInUse(Retryable):
+    reason = "ArenaInUse"
 
 
 class InsufficientMemory(Retryable):
@@ -179,7 +194,7 @@ class CheckpointTruncated(Retryable):
 
 
 _KNOWN: dict[str, type[FlashBootError]] = {
-    cls.reason: cls for base in (Refused, Retryable) for cls in base.__subclasses__()
+    cls.reason: cls for base in (Refused, Retryable, NotReady) for cls in base.__subclasses__()
 }
 
 

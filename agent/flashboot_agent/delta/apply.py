@@ -57,6 +57,6 @@ def _results(delta: Delta, base: Source, *, threads: int, spare: bool) -> Iterat
         if spare:
             view = memoryview(bytearray(view))
         located = locate(delta, window, view, runs, reverse=False, threads=threads)
-        with told_of(delta):
+        with told_of(delta.name):
             located.write(view, threads=threads)
         yield window, view

@@ -55,6 +55,11 @@ class Delta:
     offsets: list[int]
     source: Bodies
 
+    @property
+    def name(self) -> str:
+        """For messages: file and versions."""
+        return f"{self.path} ({self.contents.metadata.versions()})"
+
     def bodies(self, first: int, last: int) -> bytes:
         """Of chunks [first, last), one behind the other, compared with their spans. Raises as Bodies.read."""
         return self.source.read(self.offsets[first], self.offsets[last])

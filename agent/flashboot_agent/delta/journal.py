@@ -24,6 +24,8 @@ from typing import Final, Literal, NamedTuple
 from pydantic import ValidationError
 
 from flashboot_agent.core.errors import BadRequest, DeltaDamaged
+from flashboot_agent.delta.document import require_runs, runs_from_bytes
+from flashboot_agent.delta.words import Run
 from flashboot_agent.files import write_atomically
 from flashboot_agent.wire.base import Digest, Text, WireModel
 
@@ -43,6 +45,22 @@ class Going(WireModel):
     new_version: int
     base_digest: Digest
     result_digest: Digest
+    runs: str
+    """The words of the arena, as the delta's file has them, in hexadecimal digits: the way back is in terms of them."""
+
+    @property
+    def name(self) -> str:
+        """For messages: file and versions, as Delta's."""
+        return f"{self.delta} ({self.base_version} → {self.new_version})"
+
+    def parsed_runs(self, nbytes: int) -> list[Run]:
+        """Of an arena of so many bytes. Raises DeltaDamaged."""
+        try:
+            runs = list(runs_from_bytes(bytes.fromhex(self.runs)))
+            require_runs(runs, nbytes)
+        except ValueError as error:
+            raise DeltaDamaged(f"the journal of {self.name}: {error}") from error
+        return runs
 
 
 class Kept(NamedTuple):

@@ -26,7 +26,11 @@ def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1
     Raises what apply_to raises, BadRequest when the path is taken, DiskFull, OSError."""
     _require_free(path)
     manifest = base.image.manifest.model_copy(
-        update={"digest": delta.contents.metadata.result_digest, "written_at": now()}
+        update={
+            "digest": delta.contents.metadata.result_digest,
+            "version": delta.contents.metadata.new_version,
+            "written_at": now(),
+        }
     )
     table = delta.contents.table.result
     with _room_for(path, delta), new_image(path, manifest, base.image.layout, table, base.nbytes) as (fd, start):

@@ -37,18 +37,18 @@ def locate(
     """Compare the base's digests and decode; nothing is written. Raises DeltaBaseMismatch, DeltaDamaged."""
     rows = delta.contents.table.rows(window.first, window.last)
     bodies = delta.bodies(window.first, window.last)
-    with told_of(delta):
+    with told_of(delta.name):
         return _native.DeltaWindow(base, window.offset, runs, rows, bodies, reverse=reverse, threads=threads)
 
 
 @contextmanager
-def told_of(delta: Delta) -> Iterator[None]:
+def told_of(name: str) -> Iterator[None]:
     """What C++ found wrong, as an error that names file, chunk and versions."""
     try:
         yield
     except _native.DeltaBroken as broken:
         fault, chunk, what = broken.args
-        where = f"{delta.path} ({delta.contents.metadata.versions()}), chunk {chunk}"
+        where = f"{name}, chunk {chunk}"
         if fault == "base":
             raise DeltaBaseMismatch(f"{where}: {what}; a delta for the version that is there is needed") from broken
         raise DeltaDamaged(f"{where}: {what}; fetch the delta or these bytes again") from broken

@@ -53,6 +53,8 @@ class Manifest(ArenaOwner):
     """Root over the table of chunk digests."""
     layout_digest: Digest
     bytes: int
+    version: int = 0
+    """Of the weights."""
     written_at: Time
 
 

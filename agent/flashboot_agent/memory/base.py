@@ -2,8 +2,9 @@
 
 Every backend passes tests/component/test_memory_conformance.py. `host` (memfd) is real and is what CPU nodes use;
 `cuda` comes behind the same interface. Rules that hold for all: a handle is a file descriptor that the receiver owns;
-memory that was sealed can't be changed by anyone, through any handle; freeing gives pages back once the last importer
-has unmapped.
+memory that was sealed as immutable can't be changed by anyone, through any handle; memory that was sealed as updatable
+only through `map_for_update` and through handles for writing from before the seal (docs/design/0025); freeing gives
+pages back once the last importer has unmapped.
 """
 
 from __future__ import annotations
@@ -50,14 +51,26 @@ class Region(ABC):
         """Map all of it here."""
 
     @abstractmethod
-    def seal(self) -> None:
-        """Make it immutable for everybody. Idempotent.
+    def map_for_update(self) -> Mapping:
+        """Map sealed memory here for writing. The caller sees to it that nobody reads it meanwhile.
 
-        Raises CommitRefused while any process still maps it for writing."""
+        Raises ArenaImmutable unless it was sealed as updatable."""
+
+    @abstractmethod
+    def seal(self, *, updatable: bool = False) -> None:
+        """Nobody gets it for writing any more; unless it is `updatable`, nobody can write it either. Idempotent.
+
+        Raises CommitRefused while any process still maps it for writing (nobody can tell of updatable memory), or when
+        a client that could write it sealed it otherwise."""
 
     @property
     @abstractmethod
     def sealed(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def updatable(self) -> bool:
+        """It was sealed so that `map_for_update` works."""
 
     @abstractmethod
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from flashboot_agent.core.errors import CommitRefused
+from flashboot_agent.core.errors import ArenaImmutable, CommitRefused
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
 from flashboot_agent.memory.memfd import Pages
@@ -98,9 +98,17 @@ class HostRegion(Region):
         finally:
             os.close(fd)
 
-    def seal(self) -> None:
+    def map_for_update(self) -> Mapping:
+        if not self.updatable:
+            raise ArenaImmutable(
+                f"{self.arena} is {'sealed against every write' if self.sealed else 'not sealed yet'}; only an arena "
+                "that was made with `updatable: true` can be updated in place: drop it, and make it so"
+            )
+        return HostMapping(self.fd, self.nbytes, writable=True)
+
+    def seal(self, *, updatable: bool = False) -> None:
         try:
-            memfd.make_immutable(self.fd)
+            (memfd.finish if updatable else memfd.make_immutable)(self.fd)
         except OSError as error:
             if error.errno == errno.EPERM:
                 raise CommitRefused(f"{self.arena} can't be sealed: a client forbade further seals") from error
@@ -109,10 +117,17 @@ class HostRegion(Region):
             raise CommitRefused(
                 f"{self.arena} can't be sealed: a process still maps it for writing; unmap it, then commit again"
             ) from error
+        if self.updatable != updatable:  # who could write it could seal it, too
+            kind = "updatable" if updatable else "immutable"
+            raise CommitRefused(f"{self.arena} can't be sealed as {kind}: a client sealed it in another way")
 
     @property
     def sealed(self) -> bool:
-        return memfd.is_sealed(self.fd)
+        return memfd.is_finished(self.fd)
+
+    @property
+    def updatable(self) -> bool:
+        return self.sealed and not memfd.is_immutable(self.fd)
 
     def close(self) -> None:
         if self._fd is not None:

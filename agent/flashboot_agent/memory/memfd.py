@@ -20,7 +20,9 @@ F_SEAL_SEAL: Final = 0x0001
 F_SEAL_SHRINK: Final = 0x0002
 F_SEAL_GROW: Final = 0x0004
 F_SEAL_WRITE: Final = 0x0008
-IMMUTABLE: Final = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+FINISHED: Final = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+"""Nobody changes its size or its seals any more: all seals of an updatable arena; an immutable one has them, too."""
+IMMUTABLE: Final = F_SEAL_WRITE | FINISHED
 MADV_POPULATE_WRITE: Final = 23
 STEP: Final = 64 << 20
 """Bytes that one step of `reserve` makes present: some 50 ms at 4 KiB pages, so that a poll loop stays responsive."""
@@ -92,8 +94,13 @@ def is_memory(fd: int) -> bool:
     return True
 
 
-def is_sealed(fd: int) -> bool:
+def is_immutable(fd: int) -> bool:
+    """Nobody can write it, through whatever descriptor."""
     return seals(fd) & F_SEAL_WRITE != 0
+
+
+def is_finished(fd: int) -> bool:
+    return seals(fd) & FINISHED == FINISHED
 
 
 def fix_size(fd: int) -> None:
@@ -104,8 +111,14 @@ def fix_size(fd: int) -> None:
 def make_immutable(fd: int) -> None:
     """Add every seal. Raises OSError: EBUSY while a writable shared mapping of it exists anywhere, EPERM when somebody
     forbade further seals."""
-    if not is_sealed(fd):
+    if seals(fd) & IMMUTABLE != IMMUTABLE:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, IMMUTABLE)
+
+
+def finish(fd: int) -> None:
+    """Add every seal but that against writing. Raises OSError: EPERM when somebody forbade further seals before."""
+    if not is_finished(fd):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, FINISHED)
 
 
 def sealed_copy(name: str, data: bytes) -> int:

@@ -28,6 +28,7 @@ from flashboot_agent.node.holder_watch import HolderWatch
 from flashboot_agent.node.http import application
 from flashboot_agent.node.identity import NodeIdentity
 from flashboot_agent.node.images import ImageStore
+from flashboot_agent.node.in_use import NoneMayUseIt
 from flashboot_agent.node.link import link_speed
 from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
@@ -39,6 +40,8 @@ from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.sockets import PodSockets
 from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.node.unfinished import settle
+from flashboot_agent.node.updates import Updates
 from flashboot_agent.node.verify import verify_all
 from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
@@ -90,6 +93,7 @@ class Agent:
             link_bytes_per_second=settings.link_bytes_per_second or link_speed(),
         )
         self.node.store.make_room = Eviction(self.node).make_room
+        self.node.store.settle = lambda arena: settle(arena, settings.updates / arena.name)
         self._transports = reach(self.node.store)
         self._serve = serve
         self._server: Server | None = None
@@ -101,12 +105,14 @@ class Agent:
         self._drops = Drops(self.node, self._background, self._ending)
         self._loads = Loads(self.node, self._metrics.loaded)
         self._clones = Clones(self.node, self._drops, self._connect, self._metrics.cloned)
+        self._updates = Updates(self.node, NoneMayUseIt(self.node))
         self._holder = HolderWatch(self.node, self._loads.open, self._found)
         self._round = Round(
             self.node,
             sockets=self._sockets,
             loads=self._loads,
             clones=self._clones,
+            updates=self._updates,
             drops=self._drops,
             background=self._background,
             connect=self._connect,
@@ -166,6 +172,7 @@ class Agent:
             await self._sockets.close()
             self._clones.cancel()
             self._loads.cancel()
+            self._updates.cancel()
             await asyncio.to_thread(self._end_threads)
             await runner.cleanup()
             log.info("agent ended")
@@ -197,5 +204,6 @@ class Agent:
     def _end_threads(self) -> None:
         self._loads.close()
         self._clones.join()
+        self._updates.close()
         if self._server is not None:
             self._server.close()

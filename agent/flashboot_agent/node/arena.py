@@ -2,27 +2,32 @@
 
     allocated ──documents──► filling ──all lanes verified──► sealed      (a clone, a load)
         └──────allocate by the seed──► seeding ──commit──► sealed        (a seed)
+    sealed ──begin_update──► updating ──end_update──► sealed             (an updatable one, in place)
 
 Thread-safe: lanes write, servers read through leases, the event loop looks. Holds always: bytes that the marks call
-verified never change; nobody is served before the documents are there; the memory is closed only when nobody uses it.
+verified never change, but while it is `updating`, when nobody reads; nobody is served before the documents are there;
+the memory is closed only when nobody uses it.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from flashboot_agent._native import EgressBucket
+from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import NotReady, UnknownArena
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory import memfd
 from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
 from flashboot_agent.node.feeds import Feeds
 from flashboot_agent.node.leases import Leases
-from flashboot_agent.node.record import ArenaRecord, RecordFile
+from flashboot_agent.node.record import ArenaRecord, Between, RecordFile
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.arena import ArenaState
 from flashboot_agent.wire.base import now
@@ -32,7 +37,8 @@ STEPS: Final[dict[ArenaState, frozenset[ArenaState]]] = {
     "allocated": frozenset({"filling", "seeding"}),
     "filling": frozenset({"sealed"}),
     "seeding": frozenset({"sealed"}),
-    "sealed": frozenset(),
+    "sealed": frozenset({"updating"}),
+    "updating": frozenset({"sealed"}),
 }
 
 
@@ -56,6 +62,7 @@ class Arena:
         """What leaves of this arena to all its children together."""
         self._file = file
         self._record = record
+        self._saving = threading.Lock()
         self._notify = notify
         self._in_use = False
         self._mapping: Mapping | None = None
@@ -103,20 +110,24 @@ class Arena:
         """After a restart of the agent: the documents as the record has them."""
         record = self._record
         if record.identity is not None and record.digest is not None:
-            self._meta = ArenaMeta(self.name, record.identity, record.bytes, layout, digests, record.digest)
+            self._meta = ArenaMeta(
+                self.name, record.identity, record.bytes, layout, digests, record.digest, record.version
+            )
 
     def adopt_documents(self, meta: ArenaMeta, started_at: datetime) -> None:
         """It is known what it is going to be: from now on it serves its own children."""
         require_step(self.name, self.state, "filling")
         self._documents(meta)
-        self._update(identity=meta.identity, digest=meta.digest, started_at=started_at, state="filling")
+        self._update(
+            identity=meta.identity, digest=meta.digest, version=meta.version, started_at=started_at, state="filling"
+        )
 
     def seal_clone(self) -> None:
         """All bytes are verified and every writable mapping is closed."""
         require_step(self.name, self.state, "sealed")
         if self.watermark != self.nbytes:
             raise ValueError(f"{self.name} has {self.watermark} of {self.nbytes} bytes; it can't be sealed")
-        self.region.seal()
+        self.region.seal(updatable=self._record.updatable)
         self._update(state="sealed", sealed_at=now())
 
     def publish_seed(self, meta: ArenaMeta) -> None:
@@ -132,6 +143,28 @@ class Arena:
         """After a restart between the seal and its record."""
         self._update(state="sealed", sealed_at=now())
 
+    # How it becomes another version
+
+    def begin_update(self, between: Between, why: str) -> None:
+        """From now on nobody new reads it, who asks is told why; it may be neither version after a crash."""
+        require_step(self.name, self.state, "updating")
+        self.leases.bar(why)
+        self._update(state="updating", between=between)
+
+    def end_update(self, version: int, digests: bytes) -> None:
+        """It is this version, one of the two."""
+        require_step(self.name, self.state, "sealed")
+        meta = replace(self.meta, version=version, chunk_digests=digests, digest=root_digest(digests))
+        between = self._record.between
+        if between is None or (version, meta.digest) not in (
+            (between.base, between.base_digest),
+            (between.new, between.new_digest),
+        ):
+            raise ValueError(f"{self.name} can't become version {version} ({meta.digest}): it was between {between}")
+        self._documents(meta)  # torn, they are not missed: `updating` in the record says that bytes have to be hashed
+        self._update(state="sealed", between=None, version=version, digest=meta.digest, sealed_at=now())
+        self.leases.unbar()
+
     # Who uses it
 
     def lease(self, child: str) -> None:
@@ -144,6 +177,10 @@ class Arena:
     def release(self, child: str) -> None:
         self.leases.leave(child)
         self._notify()
+
+    def reading(self) -> AbstractContextManager[None]:
+        """`pinned`, for who reads its bytes. Raises UnknownArena when it goes, ArenaUpdating while it is updated."""
+        return self.leases.reading()
 
     def pinned(self) -> AbstractContextManager[None]:
         """Keep memory and record open while this process itself works on them. Raises UnknownArena when it goes."""
@@ -195,19 +232,21 @@ class Arena:
 
     def _documents(self, meta: ArenaMeta) -> None:
         self._file.save_documents(meta.layout, meta.chunk_digests)
-        self._record = self._record.model_copy(
-            update={
-                "layout_bytes": len(meta.layout),
-                "layout_digest": meta.layout_digest,
-                "digests_bytes": len(meta.chunk_digests),
-            }
-        )
+        with self._saving:
+            self._record = self._record.model_copy(
+                update={
+                    "layout_bytes": len(meta.layout),
+                    "layout_digest": meta.layout_digest,
+                    "digests_bytes": len(meta.chunk_digests),
+                }
+            )
         self._meta = meta
 
     def _update(self, **facts: object) -> None:
-        record = self._record.model_copy(update=facts)
-        self._file.save(record)
-        self._record = record
+        with self._saving:  # or who notes a use would write what another thread has just changed back
+            record = self._record.model_copy(update=facts)
+            self._file.save(record)
+            self._record = record
         self._notify()
 
     def _close_memory(self) -> None:

@@ -24,7 +24,7 @@ def publish(arena: Arena, document: bytes, identity: dict[str, str]) -> None:
     """
     documents.parse_committed(document, identity, arena.nbytes)
     with arena.pinned():
-        arena.region.seal()
+        arena.region.seal(updatable=arena.record.updatable)
         with arena.whole() as view:
             digests = digest.chunk_digests(view, len(os.sched_getaffinity(0)))
         arena.publish_seed(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from flashboot_agent.core.errors import UnknownArena
+from flashboot_agent.core.errors import ArenaUpdating, UnknownArena
 from flashboot_agent.load.image import Manifest, image_size
 from flashboot_agent.load.image_write import Stopped, write_image
 from flashboot_agent.logs import Log
@@ -93,7 +93,7 @@ class ImageWriter:
             self._writing = (arena.name, stop)
         try:
             self._write(arena, stop)
-        except (Stopped, UnknownArena) as error:
+        except (Stopped, UnknownArena, ArenaUpdating) as error:
             log.info("image not written now", arena=arena.name, why=str(error))
             with self._changed:  # the next round brings the new list
                 if self._sealed.get(arena.name) is arena:
@@ -113,6 +113,7 @@ class ImageWriter:
             digest=meta.digest,
             layout_digest=meta.layout_digest,
             bytes=meta.nbytes,
+            version=meta.version,
             written_at=now(),
         )
         size = image_size(manifest, meta.layout, meta.chunk_digests)
@@ -122,7 +123,7 @@ class ImageWriter:
         if not self._images.make_room(size, arena.name):
             raise Stopped("the images that would have to go are being read")
         began = time.monotonic()
-        with arena.pinned(), arena.whole() as data:
+        with arena.reading(), arena.whole() as data:
             write_image(
                 self._images.path(arena.name),
                 manifest,

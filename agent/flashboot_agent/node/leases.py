@@ -1,7 +1,8 @@
 """Who uses an arena's memory just now, and when it may go.
 
 Holds always: the memory is given up once and only when nobody uses it any more (a descriptor that is closed under a
-writer could be another file's soon); from the moment of `shut` or `revoke` on nobody new comes in. Thread-safe.
+writer could be another file's soon); from the moment of `shut` or `revoke` on nobody new comes in; while it is barred
+nobody begins to read it. Thread-safe.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from flashboot_agent.core.errors import UnknownArena
+from flashboot_agent.core.errors import ArenaInUse, ArenaUpdating, UnknownArena
 
 CHILD_SECONDS: Final = 5.0
 """How long after its last connection a node still counts as a child."""
@@ -28,6 +29,10 @@ class Leases:
         self._clock = clock
         self._changed = threading.Condition()
         self._users = 0
+        self._reading = 0
+        """Users that read the bytes: children, and this process."""
+        self._barred: str | None = None
+        """Why nobody may read just now."""
         self._gone = False
         self._connected: Counter[str] = Counter()
         self._left: dict[str, float] = {}
@@ -64,15 +69,44 @@ class Leases:
             with self._changed:
                 self._let_go()
 
-    def enter(self, child: str) -> None:
-        """A connection of the node `child` begins to read. Raises UnknownArena when it is gone."""
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """`pinned`, and this process reads the bytes. Raises UnknownArena, ArenaUpdating while it is barred."""
         with self._changed:
-            self._require_here()
-            self._users += 1
+            self._begin_reading()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reading -= 1
+                self._let_go()
+
+    def enter(self, child: str) -> None:
+        """A connection of the node `child` begins to read. Raises UnknownArena when it is gone, ArenaUpdating while it
+        is barred."""
+        with self._changed:
+            self._begin_reading()
             self._connected[child] += 1
+
+    def bar(self, why: str) -> None:
+        """Nobody new reads until `unbar`; those who do go on."""
+        with self._changed:
+            self._barred = why
+
+    def unbar(self) -> None:
+        with self._changed:
+            self._barred = None
+
+    def wait_unread(self, seconds: float) -> None:
+        """Until nobody reads it. Raises ArenaInUse, with who still does."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._reading, seconds):
+                nodes = ", ".join(sorted(self._connected)) or "this agent itself"
+                raise ArenaInUse(f"{self._arena} is still read by {nodes} after {seconds:.1f} s")
 
     def leave(self, child: str) -> None:
         with self._changed:
+            self._reading -= 1
             self._connected[child] -= 1
             if not self._connected[child]:
                 del self._connected[child]
@@ -80,9 +114,9 @@ class Leases:
             self._let_go()
 
     def shut(self) -> bool:
-        """Nobody new from now on, unless a child is connected: then False. `revoke` does the rest."""
+        """Nobody new from now on, unless a child is connected or it is updated: then False. `revoke` does the rest."""
         with self._changed:
-            if self._connected:
+            if self._connected or self._barred:
                 return False
             self._gone = True
             return True
@@ -97,6 +131,13 @@ class Leases:
             while self._users and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
             return self._users == 0
+
+    def _begin_reading(self) -> None:
+        self._require_here()
+        if self._barred is not None:
+            raise ArenaUpdating(self._barred)
+        self._users += 1
+        self._reading += 1
 
     def _let_go(self) -> None:
         self._users -= 1

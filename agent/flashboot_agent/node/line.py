@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Literal
 
-from flashboot_agent.core.errors import BadRequest, DeadlineExceeded, FlashBootError
+from flashboot_agent.core.errors import ArenaUpdating, BadRequest, DeadlineExceeded, FlashBootError
 from flashboot_agent.logs import Log
 from flashboot_agent.memory import memfd
 from flashboot_agent.node.arena import Arena
@@ -57,8 +57,10 @@ class Line:
             log.info("plug-in gone", pod=self._pod, why=str(gone))
 
     async def hand_over(self, arena: Arena) -> None:
-        """A sealed arena and its layout. Raises OSError, DeadlineExceeded."""
+        """A sealed arena and its layout. Raises OSError, DeadlineExceeded, ArenaUpdating."""
         record = arena.record
+        if record.state != "sealed":
+            raise ArenaUpdating(f"{arena.name} is {record.state}; ask again")
         assert record.identity is not None
         assert record.digest is not None
         assert record.layout_digest is not None

@@ -144,7 +144,13 @@ class Load:
         if why := rules.differs(self.wanted, manifest):
             raise DigestMismatch(f"{image.path} is passed over: {why}")
         meta = ArenaMeta(
-            manifest.arena, manifest.identity, manifest.bytes, image.layout, image.digests, manifest.digest
+            manifest.arena,
+            manifest.identity,
+            manifest.bytes,
+            image.layout,
+            image.digests,
+            manifest.digest,
+            manifest.version,
         )
         try:
             documents.check(meta)

@@ -13,6 +13,7 @@ from flashboot_agent.node.clone import Clone
 from flashboot_agent.node.images import ImageStore
 from flashboot_agent.node.load import Load
 from flashboot_agent.node.state import NodeState
+from flashboot_agent.node.update import ArenaUpdate
 from flashboot_agent.version import own_version
 from flashboot_agent.wire.observed import HostMemory, Observed
 from flashboot_agent.wire.observed_arena import ObservedArena, ObservedImage, ObservedLane
@@ -67,7 +68,13 @@ def observed_arenas(node: NodeState) -> list[ObservedArena]:
     users = node.users()
     held = node.store.all()
     arenas = [
-        observed_arena(arena, node.clones.get(arena.name) or node.loads.get(arena.name), users, node.images)
+        observed_arena(
+            arena,
+            node.clones.get(arena.name) or node.loads.get(arena.name),
+            users,
+            node.images,
+            node.updates.get(arena.name),
+        )
         for arena in held
     ]
     names = {arena.name for arena in held}
@@ -77,7 +84,11 @@ def observed_arenas(node: NodeState) -> list[ObservedArena]:
 
 
 def observed_arena(
-    arena: Arena, filler: Clone | Load | None, users: dict[str, list[str]], images: ImageStore
+    arena: Arena,
+    filler: Clone | Load | None,
+    users: dict[str, list[str]],
+    images: ImageStore,
+    update: ArenaUpdate | None = None,
 ) -> ObservedArena:
     """`filler`: what fills it, if something does. While it comes to be, a word about its damaged image stays."""
     record, marks, first = arena.record, arena.marks, arena.feeds[0]
@@ -87,6 +98,9 @@ def observed_arena(
         way=record.way,
         bytes=record.bytes,
         watermark=arena.watermark,
+        version=record.version,
+        updatable=record.updatable,
+        update=update.observed() if update is not None and update.order.version != record.version else None,
         lanes=[
             ObservedLane(
                 watermark=marks.verified(lane) - start,

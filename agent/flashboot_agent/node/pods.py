@@ -181,6 +181,11 @@ class PodTable:
             self._tell(pod, rank, hello_at=rank.told.hello_at or at, identity=identity)
         return rank
 
+    def given(self, pod: Pod, rank: Rank, arena: str) -> None:
+        """Before an engine gets an arena that could be updated: the next agent has to know of it, too."""
+        if rank.told.arena != arena:
+            self._tell(pod, rank, arena=arena, attached_at=None)
+
     def attached(self, pod: Pod, rank: Rank, arena: str, way: Way) -> None:
         rank.phase = "attached"
         again = rank.told.arena == arena and rank.told.attached_at is not None

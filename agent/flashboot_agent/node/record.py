@@ -26,13 +26,25 @@ from flashboot_agent.core.identity import document_digest
 from flashboot_agent.core.lanes import lane_bounds
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, ArenaState, Way
-from flashboot_agent.wire.base import Digest, Time, Uid
+from flashboot_agent.wire.base import Digest, Time, Uid, WireModel
 
 MAGIC: Final = b"FBRECRD1"
 SLOTS: Final = (4096, 2 << 20)
 SLOT_BYTES: Final = 1 << 20
 DOCUMENTS: Final = 4 << 20
 HEAD: Final = struct.Struct("<QQ8s")
+
+
+class Between(WireModel):
+    """An arena's bytes are one of these versions, or neither while they are written."""
+
+    base: int
+    new: int
+    base_digest: Digest
+    new_digest: Digest
+
+    def __str__(self) -> str:
+        return f"{self.base} → {self.new}"
 
 
 class ArenaRecord(ArenaOwner):
@@ -57,6 +69,12 @@ class ArenaRecord(ArenaOwner):
     layout_bytes: int = 0
     layout_digest: Digest | None = None
     digests_bytes: int = 0
+    version: int = 0
+    """Of the weights."""
+    updatable: bool = False
+    """It is, or will be, sealed so that it can be updated in place."""
+    between: Between | None = None
+    """With the state `updating`, which an agent from before there were updates does not know: it drops the arena."""
 
 
 class RecordDamaged(Exception):
@@ -100,13 +118,18 @@ class RecordFile:
 
     def load_documents(self, record: ArenaRecord) -> tuple[bytes, bytes]:
         """Layout and chunk digests, checked against the header. Raises RecordDamaged."""
-        layout = os.pread(self._fd, record.layout_bytes, DOCUMENTS)
+        layout = self.load_layout(record)
         digests = os.pread(self._fd, record.digests_bytes, DOCUMENTS + record.layout_bytes)
-        if document_digest(layout) != record.layout_digest:
-            raise RecordDamaged("the layout document differs from its digest")
         if len(digests) != 8 * chunks.chunk_count(record.bytes) or digest.root_digest(digests) != record.digest:
             raise RecordDamaged("the chunk digests differ from the root digest")
         return layout, digests
+
+    def load_layout(self, record: ArenaRecord) -> bytes:
+        """Alone, while an update may have replaced a part of the digests. Raises RecordDamaged."""
+        layout = os.pread(self._fd, record.layout_bytes, DOCUMENTS)
+        if document_digest(layout) != record.layout_digest:
+            raise RecordDamaged("the layout document differs from its digest")
+        return layout
 
     def marks(self, record: ArenaRecord) -> Marks:
         """How far the arena of this header got. Raises RecordDamaged."""

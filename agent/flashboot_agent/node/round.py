@@ -1,6 +1,7 @@
 """One level-triggered round, which moves the node towards what should be; it recomputes everything and never waits.
 
-Who is here (the door's files) → who is served → what is loaded → which arenas go → which clones run → whom to probe.
+Who is here (the door's files) → who is served → what is loaded → which arenas go → which clones run → which are updated
+→ whom to probe.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.pods import read_published
 from flashboot_agent.node.sockets import PodSockets
 from flashboot_agent.node.state import NodeState
+from flashboot_agent.node.updates import Updates
 from flashboot_agent.transport.choose import Connect
 
 
@@ -26,6 +28,7 @@ class Round:
         sockets: PodSockets,
         loads: Loads,
         clones: Clones,
+        updates: Updates,
         drops: Drops,
         background: Background,
         connect: Connect,
@@ -34,6 +37,7 @@ class Round:
         self._sockets = sockets
         self._loads = loads
         self._clones = clones
+        self._updates = updates
         self._drops = drops
         self._background = background
         self._connect = connect
@@ -48,6 +52,7 @@ class Round:
         loading = self._loads.round(users, self._drops.under_way)
         self._arenas(users, loading)
         self._clones.round(users, loading)
+        self._updates.round()
         probes = node.desired.current.probes if node.desired.current and node.desired.fresh else []
         node.probes.round(probes, self._connect, self._background.start)
         node.known = True

@@ -60,8 +60,8 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
 
     A pod uses it when its engine is attached, or when the last desired state, however old, gives it to the pod.
     """
-    if held.state == "sealed" and held.read:
-        return True  # a source does not go from under a child
+    if held.state == "updating" or (held.state == "sealed" and held.read):
+        return True  # an update ends soon; a source does not go from under a child
     if held.attached and not held.half:
         return True
     if held.half or held.state == "seeding":
@@ -76,7 +76,7 @@ def keeps(name: str, held: Held, desired: Desired | None, *, fresh: bool) -> boo
 
 def clones(wanted: WantedArena, state: ArenaState | None, *, used: bool) -> bool:
     """Shall a clone of it run here now?"""
-    if state in ("sealed", "seeding") or wanted.role not in PULLED:
+    if state in ("sealed", "updating", "seeding") or wanted.role not in PULLED:
         return False
     return used or wanted.role == "copy" or state == "filling"
 
@@ -95,7 +95,7 @@ def loads(
     seed fills the arenas of all its ranks or of none.
 
     A parent is faster than a disk and surely has what is wanted, so that a load begins only where there is none."""
-    if image is None or wanted.role == "hold" or state in ("sealed", "seeding"):
+    if image is None or wanted.role == "hold" or state in ("sealed", "updating", "seeding"):
         return False
     if differs(wanted, image):
         return False
@@ -156,6 +156,8 @@ def _waits_for(wanted: WantedArena | None, state: ArenaState | None) -> str:
         return "the operator has not named an arena for this pod yet"
     if state in ("filling", "allocated"):
         return "a clone is under way"
+    if state == "updating":
+        return f"{wanted.arena} is brought to another version of its weights"
     if state == "seeding" or wanted.role == "seed":
         return f"pod {wanted.seed_pod} was elected to load the checkpoint"
     if wanted.role == "hold":

@@ -113,6 +113,10 @@ class Settings:
     images_bytes_per_second: int = 200_000_000
     """FLASHBOOT_IMAGES_BYTES_PER_SECOND: pace of writing an image, so that engines keep their disk; 0: no limit."""
 
+    updates: Path = Path("/var/lib/flashboot/updates")
+    """FLASHBOOT_UPDATES: folder for deltas that are fetched and the journals of updates, on a disk of this node; of
+    this agent alone. It needs room for about two hundredths of the arenas that are updated at a time."""
+
     revoke_seconds: float = 1.0
     """How long a dropped arena waits for children to let go of it."""
 
@@ -161,6 +165,7 @@ class Settings:
             images_bytes_per_second=_number(
                 env, "FLASHBOOT_IMAGES_BYTES_PER_SECOND", cls.images_bytes_per_second, most=1 << 60
             ),
+            updates=Path(env.get("FLASHBOOT_UPDATES", cls.updates)),
             tls=_tls(env),
             ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),
             token_file=Path(env.get("FLASHBOOT_TOKEN_FILE", cls.token_file)),

@@ -20,6 +20,7 @@ from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.rules import Answer
 from flashboot_agent.node.settings import Settings
 from flashboot_agent.node.store import ArenaStore
+from flashboot_agent.node.update import ArenaUpdate
 from flashboot_agent.wire.desired import WantedArena
 from flashboot_agent.wire.observed_arena import Evicted
 from flashboot_agent.wire.place import Place
@@ -44,6 +45,7 @@ class NodeState:
     """None: without TLS."""
     clones: dict[str, Clone] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
+    updates: dict[str, ArenaUpdate] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     mismatches: Counter[Answer] = field(default_factory=Counter)
     """Engines of another identity than the arena that was named for them, by what they were told in the end."""
@@ -89,7 +91,12 @@ class NodeState:
     def attached(self) -> set[str]:
         """Arenas that an engine has, or writes."""
         had = {arena for pod in self.pods for arena in pod.arenas}
-        return had | {session.seeding for session in self.sessions if session.seeding}
+        return had | {name for session in self.sessions for name in (session.seeding, session.served) if name}
+
+    def holding(self, arena: str) -> list[Pod]:
+        """The pods whose engines have this arena, or did before they ended, or are being given it."""
+        given = {session.pod.uid for session in self.sessions if arena in (session.seeding, session.served)}
+        return [pod for pod in self.pods if arena in pod.arenas or pod.uid in given]
 
     def halves(self) -> set[str]:
         """Sealed arenas of a seed whose engine ended before it sealed those of all its ranks. The pod's next engine

@@ -17,6 +17,7 @@ from flashboot_agent.memory.base import DeviceMemory, Region
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.board import Board
 from flashboot_agent.node.record import ArenaRecord, RecordDamaged, RecordFile
+from flashboot_agent.node.unfinished import Settle
 from flashboot_agent.transport.base import ArenaCatalog, ArenaMeta, SourceArena
 from flashboot_agent.wire.arena import Way
 from flashboot_agent.wire.base import Uid, now
@@ -27,6 +28,10 @@ log = Log(__name__)
 DROP_DEADLINE: Final = 10.0
 TOLD_HOLDERS: Final = 8
 """Of those who hold the memory, in the message of a refusal."""
+
+
+def _no_updates(arena: Arena) -> None:
+    raise RecordDamaged("it is between two versions, and nobody here can tell which")
 
 
 MakeRoom = Callable[[WantedArena, int], bool]
@@ -82,6 +87,8 @@ class ArenaStore(ArenaCatalog):
         self._lock = threading.Condition()
         self.make_room: MakeRoom = lambda wanted, nbytes: False
         """Asked, in the thread that allocates, when the memory does not suffice."""
+        self.settle: Settle = _no_updates
+        """Called for an arena that is found between two versions."""
 
     def open(self, arena: str, child: str) -> SourceArena:
         found = self.get(arena)
@@ -115,6 +122,7 @@ class ArenaStore(ArenaCatalog):
                 bytes=nbytes,
                 lanes=lanes,
                 seed_pod=seed_pod,
+                updatable=wanted.updatable,
                 created_at=stamp,
                 started_at=stamp if way == "seed" else None,
             )
@@ -211,10 +219,14 @@ class ArenaStore(ArenaCatalog):
             )
         if record.state in ("allocated", "seeding"):
             raise RecordDamaged(f"it was {record.state} when the agent ended; half an arena is of no use")
-        layout, digests = file.load_documents(record)
         arena = Arena(region, file, record, self._board.changed)
-        if record.state == "sealed" and not (region.sealed and arena.watermark == record.bytes):
+        if record.state in ("sealed", "updating") and not (region.sealed and arena.watermark == record.bytes):
             raise RecordDamaged("it says sealed, and the memory is not")
+        if record.state == "updating":
+            arena.take_over(file.load_layout(record), b"")
+            self.settle(arena)
+            return arena
+        layout, digests = file.load_documents(record)
         arena.take_over(layout, digests)
         if record.state == "filling" and region.sealed:
             arena.finish_seal()

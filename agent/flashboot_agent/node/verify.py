@@ -12,8 +12,8 @@ from flashboot_agent.node.arena import Arena
 def verify_all(arena: Arena, threads: int, stop: threading.Event) -> bool:
     """Compute every digest of a sealed arena anew; True when they are as recorded.
 
-    Raises UnknownArena when it goes, NotReady soon after `stop`."""
-    with arena.pinned():
+    Raises UnknownArena when it goes, NotReady soon after `stop`, ArenaUpdating."""
+    with arena.reading():
         for offset in range(0, arena.nbytes, 64 << 20):
             if stop.is_set():
                 raise NotReady(f"{arena.name} was not verified: this agent ends")

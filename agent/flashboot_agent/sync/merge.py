@@ -41,7 +41,7 @@ class Result(Source):
         window = Window(offset // DIGEST_CHUNK_BYTES, -(-end // DIGEST_CHUNK_BYTES), offset, end)
         for delta, runs in self._deltas:
             located = locate(delta, window, view, runs, reverse=False, threads=self._threads)
-            with told_of(delta):
+            with told_of(delta.name):
                 located.write(view, threads=self._threads)
         return view
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from flashboot_agent.core.digest import root_digest
-from flashboot_agent.delta.arena import Update
+from flashboot_agent.delta.arena import Point, Update
 from flashboot_agent.delta.file import Delta
 from flashboot_agent.delta.source import MemorySource
+
+JOURNAL: Final = "journal"
+REVERSE: Final = "reverse.delta"
+"""In an arena's folder."""
 
 
 class ResidentArena:
     """Nobody reads or writes the memory meanwhile, as for Update. In its folder: the journal while a delta is applied,
     and `reverse.delta`, the way back from the last one."""
 
-    def __init__(self, source: MemorySource, version: int, digests: bytes, folder: Path, *, threads: int = 1) -> None:
-        """`version` and `digests` (per chunk): as they were verified when the arena was loaded or cloned."""
-        self._source, self._folder, self._threads = source, folder, threads
+    def __init__(
+        self,
+        source: MemorySource,
+        version: int,
+        digests: bytes,
+        folder: Path,
+        *,
+        threads: int = 1,
+        point: Point | None = None,
+    ) -> None:
+        """`version` and `digests` (per chunk): as they were verified when the arena was loaded or cloned. `point`: see
+        Update."""
+        self._source, self._folder, self._threads, self._point = source, folder, threads, point
         self.version, self.digests = version, digests
 
     @property
@@ -40,8 +54,8 @@ class ResidentArena:
         """Raises DeltaBaseMismatch, DeltaDamaged, OSError: it is as before then. BadRequest while an update that a
         crash stopped waits to be recovered."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        update = Update(delta, self._source, self._folder / "journal", threads=self._threads)
-        update.apply(self.version, self.digests, self._folder / "reverse.delta")
+        update = Update(delta, self._source, self._folder / JOURNAL, threads=self._threads, point=self._point)
+        update.apply(self.version, self.digests, self._folder / REVERSE)
         self.version = delta.contents.metadata.new_version
         self.digests = delta.contents.table.result
 

@@ -32,6 +32,8 @@ class ArenaMeta:
     """8 bytes little-endian per digest chunk (core/digest.py)."""
     digest: Digest
     """Root over `chunk_digests`."""
+    version: int = 0
+    """Of the weights."""
 
     @cached_property
     def layout_digest(self) -> Digest:

@@ -126,6 +126,7 @@ class Conversation:
             digests_bytes=len(meta.chunk_digests),
             layout_bytes=len(meta.layout),
             layout_digest=meta.layout_digest,
+            version=meta.version,
         )
         self._send(frames.encode(reply), meta.chunk_digests)
         if meta.layout:

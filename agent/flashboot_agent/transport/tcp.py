@@ -141,6 +141,7 @@ def _read_meta(channel: Channel, request: frames.MetaRequest, left: Callable[[],
         layout=layout,
         chunk_digests=table,
         digest=reply.digest,
+        version=reply.version,
     )
     if meta.layout_digest != reply.layout_digest:
         raise TornFrame(f"{channel.peer}: the layout document of {arena} differs from its digest {reply.layout_digest}")

@@ -10,9 +10,10 @@ from flashboot_agent.wire.place import Place
 Way = Literal["seed", "clone", "load"]
 """How an arena came to be; load: FlashLoad from an arena image on this node."""
 
-ArenaState = Literal["allocated", "seeding", "filling", "sealed"]
+ArenaState = Literal["allocated", "seeding", "filling", "sealed", "updating"]
 """allocated: memory is there, no byte yet; with `bytes` 0 a clone that has not learned its size from a parent yet.
-seeding: an engine writes it. filling: a clone or a load runs. sealed: resident."""
+seeding: an engine writes it. filling: a clone or a load runs. sealed: resident. updating: it goes from one version to
+the next, and nobody gets it until it is one of the two."""
 
 MAX_LANES: Final = 16
 

@@ -8,6 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, Peer
 from flashboot_agent.wire.base import ArenaId, Digest, Name, Text, Uid, WireModel, without_empty
+from flashboot_agent.wire.update import WantedUpdate
 
 Role = Literal["seed", "clone", "hold", "load", "copy"]
 """What a node shall do about an arena that it does not hold yet.
@@ -60,14 +61,20 @@ class WantedArena(ArenaOwner):
     refused: Annotated[list[Uid], Field(max_length=256)] = []
     """Those of `pods` whose engine asked for another identity than this arena's, and that shall get nothing else."""
     eviction: Eviction = "never"
-    """Left out while it is `never`, which an agent that does not know it accepts."""
+    updatable: bool = False
+    """Whether an arena that is made by this order may be updated in place later (docs/design/0025); one that exists
+    stays what it is."""
+    update: WantedUpdate | None = None
+    """To which version it shall be brought once it is resident here.
+
+    All three left out while they say nothing, which an agent that does not know them accepts."""
 
     @model_serializer(mode="wrap")
     def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         said: dict[str, Any] = handler(self)
         if self.eviction == "never":
             said.pop("eviction", None)
-        return said
+        return without_empty(said, "updatable", "update")
 
 
 class Probe(WireModel):

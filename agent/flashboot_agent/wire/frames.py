@@ -31,13 +31,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from flashboot_agent.wire.base import ArenaId, Digest, Name, WireModel
+from flashboot_agent.wire.base import ArenaId, Digest, Name, WireModel, without_empty
 from flashboot_agent.wire.layout import MAX_LAYOUT
 from flashboot_agent.wire.problem import Problem
+from flashboot_agent.wire.update import Version
 
 MAGIC: Final = b"FBCH"
 VERSION: Final = 2
@@ -81,6 +89,8 @@ class MetaReply(WireModel):
     layout_bytes: Annotated[int, Field(ge=0, le=MAX_LAYOUT)]
     layout_digest: Digest
     """Of the document: a flipped bit in it would send right bytes to the wrong tensors."""
+    version: Version = 0
+    """Of the weights; left out while it is 0, which a child that does not know it accepts."""
 
     @model_validator(mode="after")
     def _table_fits_arena(self) -> MetaReply:
@@ -88,6 +98,10 @@ class MetaReply(WireModel):
         if self.digests_bytes != wanted:
             raise ValueError(f"a digest table of {self.digests_bytes} bytes; {self.nbytes} bytes need {wanted}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_empty(handler(self), "version")
 
 
 class NixlTarget(WireModel):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashboot_agent.wire.arena import MAX_LANES, ArenaOwner, ArenaState, Way
-from flashboot_agent.wire.base import ArenaId, Digest, Name, Text, Time, Uid, WireModel
+from flashboot_agent.wire.base import ArenaId, Digest, Name, Text, Time, Uid, WireModel, without_empty
 from flashboot_agent.wire.problem import Problem
+from flashboot_agent.wire.update import ObservedUpdate, Version
 
 
 class Accusation(WireModel):
@@ -43,6 +44,12 @@ class ObservedArena(ArenaOwner):
     bytes: int
     watermark: int
     """Bytes that are verified, over all lanes; `bytes` once it is sealed."""
+    version: Version = 0
+    updatable: bool = False
+    update: ObservedUpdate | None = None
+    """The order to bring it to another version.
+
+    All three left out while they say nothing, which an operator that does not know them accepts."""
     lanes: Annotated[list[ObservedLane], Field(max_length=MAX_LANES)] = []
     identity: Digest | None = None
     digest: Digest | None = None
@@ -64,6 +71,10 @@ class ObservedArena(ArenaOwner):
     pods: Annotated[list[Uid], Field(max_length=256)] = []
     accusations: Annotated[list[Accusation], Field(max_length=16)] = []
     problem: Problem | None = None
+
+    @model_serializer(mode="wrap")
+    def _bare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_empty(handler(self), "version", "updatable", "update")
 
 
 class ObservedImage(WireModel):

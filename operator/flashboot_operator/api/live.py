@@ -144,8 +144,8 @@ class Member(Document):
 
     node: str
     domain: str
-    state: Literal["source", "sealed", "seeding", "filling", "waiting"]
-    """source: elected for a domain; sealed: holds everything, and may feed others."""
+    state: Literal["source", "sealed", "updating", "seeding", "filling", "waiting"]
+    """source: elected for a domain; sealed: holds everything, and may feed others; updating: does again soon."""
     pods: list[str]
     watermark: int
     """Bytes that are verified, over all lanes."""

@@ -43,7 +43,7 @@ def _kept(agent: Agent, arena: ObservedArena, agents: Mapping[str, Agent]) -> Wa
 
 
 def _role(agent: Agent, arena: ObservedArena) -> tuple[Role, str | None]:
-    if arena.state == "sealed":
+    if arena.state in ("sealed", "updating"):
         return "hold", None
     if arena.state == "seeding":
         ranks = ((pod.uid, rank) for pod in agent.observed.pods for rank in pod.ranks)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from flashboot_agent.core.identity import digest_of
 from flashboot_agent.wire.desired import WantedArena
@@ -29,6 +29,9 @@ from flashboot_operator.core.plan import ArenaPlan, Owner
 
 Held = Mapping[str, Mapping[Place, frozenset[str]]]
 """Key → place → full identities of the arenas that are complete, or being seeded, under it."""
+
+FULL: Final = ("sealed", "updating", "seeding")
+"""States of an arena whose identity is decided."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def _held(owner: Owner, world: World) -> Held:
     useless = leftovers(owner, world)
     for agent in world.agents.values():
         for arena in agent.observed.arenas:
-            if arena.model_replica_uid != owner.uid or arena.state not in ("sealed", "seeding"):
+            if arena.model_replica_uid != owner.uid or arena.state not in FULL:
                 continue
             if (agent.node, arena.arena) in useless:
                 continue
@@ -155,7 +158,7 @@ def _products(owner: Owner, world: World) -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for name, agent in world.agents.items():
         for arena in agent.observed.arenas:
-            if arena.model_replica_uid == owner.uid and arena.state in ("sealed", "seeding") and name in world.nodes:
+            if arena.model_replica_uid == owner.uid and arena.state in FULL and name in world.nodes:
                 found.setdefault(arena.expected_identity, set()).add(world.nodes[name].product)
     return {key: frozenset(products) for key, products in found.items()}
 

@@ -155,7 +155,7 @@ def _member(
     """The node as a target that can start now, or as one that has gone; None when it is neither. `there`: its pods;
     None: it needs nothing."""
     agent = world.agents.get(node)
-    if agent is None or (mine is not None and mine.state in ("sealed", "seeding")):
+    if agent is None or (mine is not None and mine.state in ("sealed", "updating", "seeding")):
         return None
     seen = [o for p in there or () if (o := agent.pod(p.uid)) is not None]
     if mine is None and not seen and (there is None or there):

@@ -107,7 +107,7 @@ def _said(probe: ObservedProbe) -> str:
     return probe.problem.message if probe.problem else "no reason given"
 
 
-def _state(mine: ObservedArena | None) -> Literal["sealed", "seeding", "filling", "waiting"]:
+def _state(mine: ObservedArena | None) -> Literal["sealed", "updating", "seeding", "filling", "waiting"]:
     return "waiting" if mine is None or mine.state == "allocated" else mine.state
 
 
