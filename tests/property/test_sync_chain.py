@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, DeltaDamaged, DeltaUntrusted, NotReady
+from flashboot_agent.delta import trailer
 from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Chain, Retention, Step, way
 
@@ -109,10 +111,6 @@ def test_each_flipped_bit_of_the_document_is_refused() -> None:
 
 
 def test_a_signature_of_a_delta_is_none_of_a_chain() -> None:
-    import hashlib
-
-    from flashboot_agent.delta import trailer
-
     text = chain(step(1, 2)).to_json() + b"\n"
     as_delta = text + trailer.make(hashlib.sha256(text), KEY).hex().encode() + b"\n"
     with pytest.raises(DeltaUntrusted, match="not one of key"):
@@ -136,6 +134,14 @@ def test_what_is_no_chain_is_refused_though_it_is_signed(steps: list[Step], vers
     forged = good.model_copy(update={"steps": tuple(steps)})
     with pytest.raises(DeltaDamaged, match=says):
         chain_file.from_bytes(chain_file.to_bytes(forged, KEY), [KEY.public_key()], "chain")
+
+
+def test_of_very_much_that_is_wrong_the_first_is_told() -> None:
+    text = chain(step(0, 1)).to_json().replace(b'"steps":[', b'"steps":[' + b"{}," * 50_000) + b"\n"
+    forged = text + trailer.make(hashlib.sha256(text), None, b"flashboot chain v1\0").hex().encode() + b"\n"
+    with pytest.raises(DeltaDamaged, match=r"name: steps\.0\.baseVersion: Field required") as told:
+        chain_file.from_bytes(forged, None, "name")
+    assert len(str(told.value)) < 200
 
 
 def test_versions_that_are_not_on_the_way_are_named() -> None:

@@ -204,7 +204,9 @@ def read_contents(header: Header, data: bytes, path: Path | str) -> Contents:
         metadata = Metadata.model_validate_json(text)
         runs = list(runs_from_bytes(rest[: header.run_bytes]))
         require_runs(runs, header.nbytes)
-    except (ValidationError, ValueError) as error:
+    except ValidationError as error:
+        raise DeltaDamaged(f"{path}: {wrong(error)}") from error
+    except ValueError as error:
         raise DeltaDamaged(f"{path}: {error}") from error
     end = header.run_bytes + ROW * header.chunks
     table = Table.from_bytes(rest[header.run_bytes : end], header.chunks)
@@ -219,6 +221,13 @@ def read_contents(header: Header, data: bytes, path: Path | str) -> Contents:
     if roots != (metadata.base_digest, metadata.result_digest):
         raise DeltaDamaged(f"{path}: the digests of its chunks are not those of versions {metadata.versions()}")
     return contents
+
+
+def wrong(error: ValidationError) -> str:
+    """The first thing that is wrong with a document; a stranger's may have any number."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def require_runs(runs: list[Run], nbytes: int) -> None:

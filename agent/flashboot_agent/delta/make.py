@@ -15,7 +15,7 @@ from flashboot_agent.core.digest import root_digest
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch
 from flashboot_agent.delta import words
 from flashboot_agent.delta.disk import room_in
-from flashboot_agent.delta.document import Contents, Metadata
+from flashboot_agent.delta.document import Contents, Metadata, wrong
 from flashboot_agent.delta.file import DeltaWriter, bodies_of
 from flashboot_agent.delta.source import Source
 
@@ -89,5 +89,4 @@ def _metadata(base: Source, versions: Versions, note: str, path: Path) -> Metada
             note=note,
         )
     except ValidationError as error:
-        wrong = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise BadRequest(f"{path}: {wrong}") from None
+        raise BadRequest(f"{path}: {wrong(error)}") from None

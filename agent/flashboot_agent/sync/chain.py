@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import FailFast, Field, model_validator
 
 from flashboot_agent.core.chunks import chunk_count
 from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch, NotReady
@@ -55,7 +55,7 @@ class Chain(WireModel):
     version: Version
     """The newest one."""
     digest: Digest
-    steps: tuple[Step, ...] = Field(default=(), max_length=MAX_STEPS)
+    steps: Annotated[tuple[Step, ...], FailFast()] = Field(default=(), max_length=MAX_STEPS)
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

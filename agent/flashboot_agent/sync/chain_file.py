@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from flashboot_agent.core.errors import DeltaDamaged
 from flashboot_agent.delta import trailer
+from flashboot_agent.delta.document import wrong
 from flashboot_agent.sync.chain import Chain
 
 if TYPE_CHECKING:
@@ -45,4 +46,4 @@ def from_bytes(data: bytes, trusted: Sequence[Ed25519PublicKey] | None, name: st
     try:
         return Chain.model_validate_json(text)
     except ValidationError as error:
-        raise DeltaDamaged(f"{name}: {error}") from error
+        raise DeltaDamaged(f"{name}: {wrong(error)}") from error
