@@ -10,37 +10,13 @@ import pytest
 from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.load.image import open_image
 from flashboot_operator.cli.main import main
-from tests.checkpoints import entry, tensor_file
+from tests.checkpoints import checkpoint, entry, read, tensor_file
 from tests.deltas import stepped_version, weights
 from tests.images import image_bytes
 from tests.layouts import small
 from tests.syncs import files_of_at_most
 
 ELEMENTS = 300_000
-
-
-def checkpoint(folder: Path, tensors: dict[str, bytes], files: int) -> Path:
-    """bfloat16 tensors, dealt out to so many files, without an index."""
-    folder.mkdir()
-    names = list(tensors)
-    for number in range(files):
-        entries, data = {}, b""
-        for name in names[number::files]:
-            entries[name] = entry("BF16", [len(tensors[name]) // 2], len(data))
-            data += tensors[name]
-        (folder / f"part{number}.safetensors").write_bytes(tensor_file(entries, data))
-    return folder
-
-
-def read(folder: Path) -> dict[str, bytes]:
-    found = {}
-    for path in folder.glob("*.safetensors"):
-        data = path.read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        for name, each in json.loads(data[8 : 8 + size]).items():
-            begin, end = each["data_offsets"]
-            found[name] = data[8 + size + begin : 8 + size + end]
-    return found
 
 
 @pytest.fixture

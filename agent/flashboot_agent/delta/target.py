@@ -13,15 +13,16 @@ from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.delta.apply import apply_to
 from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.file import TEMPORARY, Delta
-from flashboot_agent.delta.source import CheckpointSource, ImageSource
+from flashboot_agent.delta.source import CheckpointSource, ImageSource, Source
 from flashboot_agent.files import sync_folder
 from flashboot_agent.load.image_write import new_image
 from flashboot_agent.memory.memfd import write_all
 from flashboot_agent.wire.base import now
 
 
-def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1) -> None:
-    """Write the result as an image: the base's manifest and layout, new digests.
+def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1, after: Source | None = None) -> None:
+    """Write the result as an image: the base's manifest and layout, new digests. `after`: the bytes that the delta is
+    for, where these are not the base's own but what earlier deltas make of it.
 
     Raises what apply_to raises, BadRequest when the path is taken, DiskFull, OSError."""
     _require_free(path)
@@ -34,11 +35,14 @@ def apply_image(delta: Delta, base: ImageSource, path: Path, *, threads: int = 1
     )
     table = delta.contents.table.result
     with _room_for(path, delta), new_image(path, manifest, base.image.layout, table, base.nbytes) as (fd, start):
-        apply_to(delta, base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
+        apply_to(delta, after or base, lambda offset, view: write_all(fd, view, start + offset), threads=threads)
 
 
-def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, threads: int = 1) -> None:
+def apply_checkpoint(
+    delta: Delta, base: CheckpointSource, path: Path, *, threads: int = 1, after: Source | None = None
+) -> None:
     """Write the result as a folder (or a file, as the base is): the base's files, headers and index, new tensors.
+    `after`: see apply_image.
 
     Raises what apply_to raises, BadRequest when the path is taken, DiskFull, OSError."""
     _require_free(path)
@@ -46,7 +50,7 @@ def apply_checkpoint(delta: Delta, base: CheckpointSource, path: Path, *, thread
     _claim(temporary, folder=base.path.is_dir())
     try:
         with _room_for(path, delta):
-            _write(delta, base, temporary, threads)
+            _write(delta, base, temporary, threads, after or base)
         temporary.rename(path)
     except BaseException:  # whatever it was: half a checkpoint is of no use
         if temporary.is_dir():
@@ -80,17 +84,17 @@ def _claim(temporary: Path, *, folder: bool) -> None:
         ) from None
 
 
-def _write(delta: Delta, base: CheckpointSource, temporary: Path, threads: int) -> None:
+def _write(delta: Delta, base: CheckpointSource, temporary: Path, threads: int, source: Source) -> None:
     if not base.path.is_dir():
-        _fill(delta, base, lambda name: temporary, threads)
+        _fill(delta, base, lambda name: temporary, threads, source)
         return
-    _fill(delta, base, lambda name: temporary / name.relative_to(base.path), threads)
+    _fill(delta, base, lambda name: temporary / name.relative_to(base.path), threads, source)
     if (base.path / INDEX).exists():
         shutil.copyfile(base.path / INDEX, temporary / INDEX)
     sync_folder(temporary)
 
 
-def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], threads: int) -> None:
+def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], threads: int, source: Source) -> None:
     with ExitStack() as stack:
         targets: list[int] = []
         for name, fd in zip(base.plan.files, base.files, strict=True):
@@ -104,7 +108,7 @@ def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], t
             for file, at, begin, end in base.pieces(offset, view.nbytes):
                 write_all(targets[file], view[begin:end], at)
 
-        apply_to(delta, base, write, threads=threads)
+        apply_to(delta, source, write, threads=threads)
         for target in targets:
             os.fsync(target)
 

@@ -5,7 +5,6 @@ The work is flashboot_agent.delta's, on files alone: no cluster, no engine, no t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashboot_agent.core.errors import FlashBootError
+from flashboot_operator.cli import delta_pull
+from flashboot_operator.cli.delta_parts import CORES, Threads, Trust, keys, told
 from flashboot_operator.cli.errors import CannotDo
 from flashboot_operator.cli.output import Output, OutputOption, emit, table
 from flashboot_operator.cli.units import show_size
@@ -25,14 +25,6 @@ app = typer.Typer(help="Lossless sparse deltas between two versions of a model's
 
 Base = Annotated[Path, typer.Argument(metavar="BASE", help="arena image, checkpoint folder or .safetensors file")]
 DeltaFile = Annotated[Path, typer.Argument(metavar="DELTA", help="the file that `make` wrote")]
-Trust = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--trust", metavar="PEM", help="public key of a signer (repeat for more); without: only unsigned ones"
-    ),
-]
-Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, max=256, help="default: one per core")]
-_CORES = len(os.sched_getaffinity(0))
 
 
 @app.command("make")
@@ -50,17 +42,20 @@ def make(
     ] = 16,
     sign: Annotated[Path | None, typer.Option("--sign", metavar="PEM", help="Ed25519 private key")] = None,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="carried along")] = "",
-    threads: Threads = _CORES,
+    threads: Threads = CORES,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Write what makes NEW of BASE."""
+    """Write what makes NEW of BASE.
+
+    Example: flashboot delta make step-100 step-101 step-101.delta --base-version 100 --sign key.pem
+    """
     from flashboot_agent.delta import trailer
     from flashboot_agent.delta.file import open_delta
     from flashboot_agent.delta.make import Versions, make
     from flashboot_agent.delta.source import open_source
 
     versions = Versions(base_version, base_version + 1 if new_version is None else new_version)
-    with _told():
+    with told():
         if delta.exists() or delta.is_symlink():
             raise CannotDo(f"{delta} is there already; name a new one")
         key = trailer.read_private(sign) if sign else None
@@ -78,15 +73,18 @@ def apply(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="what to write; must not be there")],
     *,
     trust: Trust = None,
-    threads: Threads = _CORES,
+    threads: Threads = CORES,
 ) -> int:
     """Write the next version of BASE to NEW. On any error nothing is left there, and BASE is never written to.
 
-    Of a checkpoint, NEW gets the weight files and their index; config.json and other files are no part of a delta."""
+    Of a checkpoint, NEW gets the weight files and their index; config.json and other files are no part of a delta.
+
+    Example: flashboot delta apply step-101.delta step-100 step-101 --trust key.pub
+    """
     from flashboot_agent.delta.source import ImageSource, open_source
     from flashboot_agent.delta.target import apply_checkpoint, apply_image
 
-    with _told(), _opened(delta, trust) as opened, open_source(base) as before:
+    with told(), _opened(delta, trust) as opened, open_source(base) as before:
         if isinstance(before, ImageSource):
             apply_image(opened, before, new, threads=threads)
         else:
@@ -98,20 +96,26 @@ def apply(
 
 @app.command("inspect")
 def inspect(delta: DeltaFile, *, trust: Trust = None, output: OutputOption = Output.TABLE) -> int:
-    """Say what a delta is between and how large its parts are. Compares all of it with its digests."""
-    with _told(), _opened(delta, trust) as opened:
+    """Say what a delta is between and how large its parts are. Compares all of it with its digests.
+
+    Example: flashboot delta inspect step-101.delta --trust key.pub
+    """
+    with told(), _opened(delta, trust) as opened:
         opened.require_whole()
         _show(opened, output)
     return 0
 
 
 @app.command("verify")
-def verify(delta: DeltaFile, base: Base, *, trust: Trust = None, threads: Threads = _CORES) -> int:
-    """Say whether DELTA applies to BASE: trailer, digests of base and result. Nothing is written."""
+def verify(delta: DeltaFile, base: Base, *, trust: Trust = None, threads: Threads = CORES) -> int:
+    """Say whether DELTA applies to BASE: trailer, digests of base and result. Nothing is written.
+
+    Example: flashboot delta verify step-101.delta step-100 --trust key.pub
+    """
     from flashboot_agent.delta.apply import verify
     from flashboot_agent.delta.source import open_source
 
-    with _told(), _opened(delta, trust) as opened, open_source(base) as before:
+    with told(), _opened(delta, trust) as opened, open_source(base) as before:
         verify(opened, before, threads=threads)
         metadata = opened.contents.metadata
         typer.echo(f"{delta} makes version {metadata.new_version} of {base}: {metadata.result_digest}, {opened.signer}")
@@ -119,23 +123,10 @@ def verify(delta: DeltaFile, base: Base, *, trust: Trust = None, threads: Thread
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors of the work as what the command line tells. Raises CannotDo."""
-    try:
-        yield
-    except FlashBootError as error:
-        raise CannotDo(str(error)) from error
-    except OSError as error:
-        raise CannotDo(f"{error.filename or 'a file'}: {error.strerror}") from error
-
-
-@contextmanager
 def _opened(path: Path, trust: Sequence[Path] | None) -> Iterator[Delta]:
-    from flashboot_agent.delta import trailer
     from flashboot_agent.delta.file import open_delta
 
-    keys = [trailer.read_public(each) for each in trust] if trust else None
-    with open_delta(path, keys) as opened:
+    with open_delta(path, keys(trust)) as opened:
         yield opened
 
 
@@ -164,3 +155,6 @@ def _show(delta: Delta, output: Output) -> None:
         ("note", metadata.note),
     ]
     emit(output, document, table(("WHAT", "VALUE"), [row for row in rows if row[1]]))
+
+
+app.command("pull")(delta_pull.command)
