@@ -1,6 +1,7 @@
 """`delta`: sizes of sparse deltas beside the entropy, index and value, and zstd; speeds beside memcpy, per core.
 
-All contestants of a row run in turn. Speeds are the codec's on bytes in memory: files and networks are another matter.
+All contestants of a row run in turn. Speeds are the codec's on bytes in memory; what a network adds is
+measured by itself (arriving.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.delta import entropy, others
+from bench.delta.arriving import arriving
 from bench.delta.pairs import E4M3, Pair, incompressible, repeated, trained, unrelated
 from bench.delta.speed import SPEEDS, Memory, dense, speed, timed
 from bench.kit.outcome import Options, Outcome
@@ -48,6 +50,8 @@ def delta(options: Options) -> Outcome:
         outcome.part(f"speed, K = {classes}", partial(speed, outcome, options, fast, classes))
     for pair in (incompressible(nbytes), unrelated(nbytes)):
         outcome.part(pair.name, partial(_dense, outcome, options, pair))
+    arrives = repeated(pairs[0.0065], 64 * MIB if options.quick else MEMORY_BYTES)
+    outcome.part("received and applied", partial(arriving, outcome, options, arrives))
     outcome.part("memory", partial(_memory, outcome, repeated(pairs[0.01], MEMORY_BYTES)))
     return outcome
 
