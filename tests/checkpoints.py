@@ -30,7 +30,7 @@ def tensor_file(entries: dict[str, Any], data: int | bytes, *, metadata: object 
 
 def checkpoint(folder: Path, tensors: dict[str, bytes], files: int) -> Path:
     """bfloat16 tensors, dealt out to so many files, without an index."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     names = list(tensors)
     for number in range(files):
         entries, data = {}, b""

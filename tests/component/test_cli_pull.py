@@ -153,10 +153,11 @@ def pulls(url: str, path: Path, dies: str, monkeypatch: pytest.MonkeyPatch) -> N
         os.kill(os.getpid(), signal.SIGKILL)
 
     def swap(first: Path, second: Path) -> None:
-        if dies == "before":
+        if dies == "before" and second == path:
             kill()
         exchange(first, second)
-        kill()
+        if second == path:
+            kill()
 
     monkeypatch.setattr(pull_module, "exchange", swap)
     with HttpOrigin(url, pause=0.01) as origin:
@@ -204,3 +205,46 @@ def test_one_at_a_time_and_only_versions_of_the_same(
     assert main(["delta", "pull", str(tmp_path), str(path)]) == 1
     assert "nothing is published" in capsys.readouterr().err
     assert names(tmp_path) == ["other", "policy", "published"]
+
+
+def test_where_a_folder_can_not_be_exchanged_nothing_is_fetched(
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trainer.checkpoint(tmp_path / "policy")
+
+    def refused(first: Path, second: Path) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(pull_module, "exchange", refused)
+    with serving(trainer.folder) as server:
+        assert main(["delta", "pull", server.url, str(path)]) == 1
+        assert server.asked == []
+    assert "can't be exchanged with its new version here (Invalid argument); give a new name" in capsys.readouterr().err
+    assert read(path) == trainer.versions[3]
+    assert names(tmp_path) == ["policy", "published"]
+
+
+def test_from_inside_of_a_folder_of_links_whose_files_are_not_for_everybody(
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the cache of Hugging Face has them: links to files named by their digests."""
+    path = trainer.checkpoint(tmp_path / "models" / "policy" / "snapshots" / "main")
+    blobs = tmp_path / "models" / "policy" / "blobs"
+    blobs.mkdir()
+    for file in [path / "config.json", *path.glob("*.safetensors")]:
+        file.chmod(0o640)
+        file.rename(blobs / file.name)
+        file.symlink_to(Path("../../blobs") / file.name)
+    (path / "gone").symlink_to("../../blobs/gone")
+    path.chmod(0o750)
+    monkeypatch.chdir(path)
+    elsewhere = tmp_path / "elsewhere"
+    assert main(["delta", "pull", str(trainer.folder), ".", "--as", str(elsewhere), "--to", "5"]) == 0
+    assert main(["delta", "pull", str(trainer.folder), "."]) == 0
+    for folder, version in ((path, 6), (elsewhere, 5)):
+        assert read(folder) == trainer.versions[version]
+        assert (folder / "config.json").read_text() == "{}"
+        assert folder.stat().st_mode & 0o777 == 0o750
+        assert {file.stat().st_mode & 0o777 for file in folder.glob("*.*")} == {0o640}
+    assert names(path.parent) == ["main"]
+    assert names(blobs) == ["config.json", "part0.safetensors", "part1.safetensors"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -101,6 +102,7 @@ def _fill(delta: Delta, base: CheckpointSource, place: Callable[[Path], Path], t
             path = place(Path(name))
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "wb"))
+            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(fd).st_mode))  # who may not read the base reads no other
             _copy_header(fd, file.fileno(), base, len(targets))
             targets.append(file.fileno())
 

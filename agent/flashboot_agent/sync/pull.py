@@ -23,7 +23,7 @@ from flashboot_agent.core.errors import BadRequest, DeltaBaseMismatch
 from flashboot_agent.delta.source import CheckpointSource, ImageSource, Source, open_source
 from flashboot_agent.delta.target import apply_checkpoint, apply_image
 from flashboot_agent.delta.window import windows
-from flashboot_agent.files import exchange
+from flashboot_agent.files import exchange, sync_folder
 from flashboot_agent.sync.chain import Chain, Step, few
 from flashboot_agent.sync.merge import Result
 from flashboot_agent.sync.receive import Receiver
@@ -73,10 +73,13 @@ def pull(
 
     `receive`: makes a receiver with this spool folder. `version`: that of a checkpoint, which is read for it otherwise.
     Raises what Receiver and applying raise; BadRequest when `to` is taken, or another run has the folder."""
+    path = path if path.name not in ("", "..") else path.resolve()  # as for ".", beside which there is something, too
     place = to or path
     if to and (to.exists() or to.is_symlink()):
         raise BadRequest(f"{to} is there already; name a new one")
     with _folder(folder_of(place)) as folder, open_source(path) as source:
+        if not to and path.is_dir():
+            _require_exchange(folder, path)
         receiver = receive(folder)
         chain = receiver.chain()
         wanted = chain.version if wanted is None else wanted
@@ -124,44 +127,55 @@ def _digest(source: Source) -> str:
     )
 
 
+def _require_exchange(folder: Path, path: Path) -> None:
+    """Told before anything is fetched or written. Raises BadRequest."""
+    ends = [folder / f"{_NEW}.{end}" for end in ("this", "that")]
+    try:
+        for end in ends:
+            end.mkdir()
+        exchange(*ends)
+        why = "" if path.stat().st_dev == folder.stat().st_dev else "it is a file system of its own"
+    except OSError as error:
+        why = str(error.strerror)
+    if why:
+        raise BadRequest(f"{path} can't be exchanged with its new version here ({why}); give a new name to write to")
+
+
 def _take_name(source: ImageSource | CheckpointSource, new: Path, path: Path, to: Path | None) -> None:
     if isinstance(source, CheckpointSource) and path.is_dir():
         _copy_others(path, new)
+    shutil.copymode(path, new)
     if to:
         new.rename(to)
     elif new.is_dir():
-        try:
-            exchange(new, path)
-        except OSError as error:
-            raise BadRequest(
-                f"{path} can't be exchanged with its new version here ({error.strerror}); give a new name to write to"
-            ) from error
+        exchange(new, path)
     else:
         os.replace(new, path)
+    sync_folder((to or path).parent)
 
 
 def _copy_others(path: Path, new: Path) -> None:
-    """What is no weights: the configuration, the tokenizer."""
+    """What is no weights: the configuration, the tokenizer. Links become what they lead to, as seen from here."""
     for entry in path.iterdir():
         copy = new / entry.name
         if copy.exists():
             continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.copytree(entry, copy, symlinks=True)
-        else:
-            shutil.copy2(entry, copy, follow_symlinks=False)
+        if entry.is_dir():
+            shutil.copytree(entry, copy, ignore_dangling_symlinks=True)
+        elif entry.is_file():
+            shutil.copy2(entry, copy)
+    for below, _, files in os.walk(new):
+        for name in files:
+            with open(Path(below, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(below))
 
 
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
     """This run's own; of an earlier one that was killed, what it received is left in it. Raises BadRequest."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = _taken(folder)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadRequest(f"{folder}: another process pulls there; wait for it") from None
         _remove_versions(folder)
         try:
             yield folder
@@ -171,6 +185,22 @@ def _folder(folder: Path) -> Iterator[Path]:
                 folder.rmdir()
     finally:
         os.close(lock)
+
+
+def _taken(folder: Path) -> int:
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), folder.stat()):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise BadRequest(f"{folder}: another process pulls there; wait for it") from None
+        except FileNotFoundError:
+            pass
+        os.close(lock)  # another run came to its end, and removed this folder, between our looks
 
 
 def _remove_versions(folder: Path) -> None:
