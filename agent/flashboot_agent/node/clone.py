@@ -232,7 +232,8 @@ class Clone:
     def _refuse(self, arena: Arena, wanted: WantedArena, meta: ArenaMeta, parent: Peer) -> None:
         """The parent holds other bytes under this name: raises Cancelled when they are what is wanted, to begin anew;
         DigestMismatch when ours may well be right."""
-        if wanted.digest == meta.digest or arena.marks.counter(BYTES_IN) == 0:
+        updated = wanted.digest is None and meta.version > arena.record.version
+        if wanted.digest == meta.digest or arena.marks.counter(BYTES_IN) == 0 or updated:
             log.warning("clone begins anew", arena=arena.name, had=arena.record.digest, parent_has=meta.digest)
             self._anew = True
             self.orders.halt()

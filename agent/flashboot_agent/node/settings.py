@@ -117,6 +117,10 @@ class Settings:
     """FLASHBOOT_UPDATES: folder for deltas that are fetched and the journals of updates, on a disk of this node; of
     this agent alone. It needs room for about two hundredths of the arenas that are updated at a time."""
 
+    drain_seconds: float = 30.0
+    """FLASHBOOT_DRAIN_SECONDS: an update of an arena waits so long for those who read it, while nobody new may; then it
+    lets them in again, and tries once more later."""
+
     revoke_seconds: float = 1.0
     """How long a dropped arena waits for children to let go of it."""
 
@@ -165,6 +169,7 @@ class Settings:
             images_bytes_per_second=_number(
                 env, "FLASHBOOT_IMAGES_BYTES_PER_SECOND", cls.images_bytes_per_second, most=1 << 60
             ),
+            drain_seconds=_number(env, "FLASHBOOT_DRAIN_SECONDS", 30, least=1),
             updates=Path(env.get("FLASHBOOT_UPDATES", cls.updates)),
             tls=_tls(env),
             ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),

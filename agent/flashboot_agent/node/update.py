@@ -60,6 +60,7 @@ class ArenaUpdate:
         *,
         node: str,
         folder: Path,
+        drain_seconds: float,
         store: ArenaStore,
         begin: Begin,
         changed: Callable[[], None],
@@ -72,6 +73,7 @@ class ArenaUpdate:
         self.order, self.attempt = order, attempt
         self._name, self._node, self._folder, self._store = name, node, folder, store
         self._begin, self._changed, self._moved = begin, changed, moved
+        self._drain = drain_seconds
         self._until = time.monotonic() + order.seconds
         self._cancelled = threading.Event()
         self._phase: Phase = "fetching"
@@ -143,7 +145,7 @@ class ArenaUpdate:
         began = time.monotonic()
         with arena.pinned(), _origin(self.order, self.left()) as origin:
             receiver = Receiver(origin, self._folder / "spool", _keys(self.order), self._arrived)
-            target = ArenaTarget(arena, self._node, self._folder, self)
+            target = ArenaTarget(arena, self._node, self._folder, self, self._drain)
             chain = receiver.fetch(target, self.order.version)
             steps = receiver.follow(target, self.order.version, chain=chain)
         log.info(

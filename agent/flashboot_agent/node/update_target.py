@@ -57,9 +57,10 @@ class ArenaTarget:
 
     subject: Literal["arena", "checkpoint"] = "arena"
 
-    def __init__(self, arena: Arena, node: str, folder: Path, host: Host) -> None:
-        """`folder`: this arena's own, for the journal."""
+    def __init__(self, arena: Arena, node: str, folder: Path, host: Host, drain_seconds: float) -> None:
+        """`folder`: this arena's own, for the journal. `drain_seconds`: for those who read it."""
         self._arena, self._node, self._folder, self._host = arena, node, folder, host
+        self._drain = drain_seconds
         self.content, self.nbytes = arena.meta.layout_digest, arena.nbytes
         self._threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
 
@@ -90,7 +91,7 @@ class ArenaTarget:
         )
         torn = False
         try:
-            arena.leases.wait_unread(self._host.left())
+            arena.leases.wait_unread(min(self._drain, self._host.left()))
             with paused(engines, self._host.left()):
                 self._host.begun()
                 version, digests = self._write(delta, version, digests)

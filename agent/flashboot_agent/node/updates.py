@@ -81,6 +81,7 @@ class Updates:
             order,
             node=node.settings.node,
             folder=node.settings.updates / name,
+            drain_seconds=node.settings.drain_seconds,
             store=node.store,
             begin=self._begin,
             changed=node.board.changed,

@@ -89,7 +89,8 @@ class HttpOrigin(Origin):
         keep: bool = False,
         progress: Progress = lambda step, nbytes: None,
     ) -> Iterator[Delta]:
-        incoming, url = Incoming(self._seconds), f"{self._url}/{step.file}"
+        incoming = Incoming(self._seconds, lambda: progress(step, file.verified))
+        url = f"{self._url}/{step.file}"
 
         def moved() -> None:
             incoming.arrived()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -19,14 +20,16 @@ from flashboot_agent.sync.spool import Spool
 
 _SLACK: Final = 30.0
 """Seconds for a name to be looked up, or a disk to write, beyond the deadline."""
+_LOOK_SECONDS: Final = 1.0
 
 
 class Incoming:
     """Bodies (delta/spans.py); a context manager, for its thread. `arrived()` is the spool's `moved`."""
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds`: the deadline of what receives."""
-        self._seconds = seconds
+    def __init__(self, seconds: float, look: Callable[[], None] = lambda: None) -> None:
+        """`seconds`: the deadline of what receives. `look`: called each second by who waits; what it raises ends the
+        wait."""
+        self._seconds, self._look = seconds, look
         self._state = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
@@ -84,8 +87,12 @@ class Incoming:
                 self._state.notify_all()
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        with self._state:
-            self._state.wait_for(lambda: ready() or self._ended, self._seconds + _SLACK)
+        until = time.monotonic() + self._seconds + _SLACK
+        while time.monotonic() < until:
+            with self._state:
+                if self._state.wait_for(lambda: ready() or self._ended, _LOOK_SECONDS):
+                    break
+            self._look()
         if not ready():
             raise self._error or DeadlineExceeded(f"{self._spool.name} is not here after {self._seconds:g} s")
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Progress = Callable[[Step, int], None]
-"""Called with how many bytes of a delta are here and verified; in any thread."""
+"""Called with how many bytes of a delta are here and verified, also each second while no more come; in any thread. What
+it raises ends receiving."""
 
 
 class Origin(ABC):
