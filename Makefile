@@ -96,7 +96,7 @@ native: ## build the C++ module into agent/flashboot_agent, for work on the chec
 	mkdir -p build
 	$$python -m cmake -S csrc -B build/native -DPython_EXECUTABLE="$$python" > build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	$$python -m cmake --build build/native --parallel >> build/native.log 2>&1 || { cat build/native.log; exit 1; }
-	cp --remove-destination build/native/_native*.so agent/flashboot_agent/
+	cp --remove-destination build/native/_native*.so build/native/_ahead*.so agent/flashboot_agent/
 
 .PHONY: native-checks
 native-checks: ## the C++ tests under sanitizers and for arm64, and the fuzz targets (ONLY=tsan or plain, FUZZ_SECONDS=20)
@@ -127,4 +127,4 @@ rack-status: ## what runs, and how much memory it takes
 
 .PHONY: clean
 clean: ## remove what was built in this checkout (the cache stays)
-	rm -rf build dist agent/flashboot_agent/_native*.so
+	rm -rf build dist agent/flashboot_agent/_native*.so agent/flashboot_agent/_ahead*.so

@@ -11,6 +11,7 @@
 
 #include "bindings.hpp"
 #include "errors.hpp"
+#include "layout_document.hpp"
 #include "layout_table.hpp"
 #include "python_buffer.hpp"
 #include "python_list.hpp"
@@ -26,6 +27,17 @@ void make_table(LayoutTable* self, nb::handle body, std::vector<std::uint64_t> s
   const PinnedBuffer buffer(body);
   const nb::gil_scoped_release unlocked;
   new (self) LayoutTable(buffer.bytes(), std::move(segment_ends), attribute_sets);
+}
+
+// Head and tables; Malformed for what is no sound document.
+nb::tuple parts_of(nb::handle document) {
+  const PinnedBuffer buffer(document);
+  const LayoutDocument parts = [&] {
+    const nb::gil_scoped_release unlocked;
+    return LayoutDocument(buffer.bytes());
+  }();
+  return nb::make_tuple(nb::bytes(parts.head.data(), parts.head.size()),
+                        nb::bytes(parts.tables.data(), parts.tables.size()));
 }
 
 nb::tuple tuple_of(std::span<const std::int64_t> numbers) {
@@ -101,6 +113,9 @@ void bind_layout(nb::module_& module) {
   module.attr("LAYOUT_DTYPES") = dtypes;
   module.attr("LAYOUT_ALIGNMENT") = kLayoutAlignment;
   module.attr("LAYOUT_MOST_BYTES") = kLayoutMostBytes;
+  module.attr("LAYOUT_MOST_DOCUMENT") = kLayoutMostDocument;
+  module.attr("LAYOUT_VERSION") = kLayoutVersion;
+  module.def("layout_parts", &parts_of, nb::arg("document"));
 
   nb::class_<LayoutTable>(module, "LayoutTable")
       .def("__init__", &make_table, nb::arg("body"), nb::arg("segment_ends"), nb::arg("attribute_sets"))

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ class TorchArena {
   TorchArena(TorchArena&&) = delete;
   TorchArena& operator=(TorchArena&&) = delete;
 
-  // One per tensor of the table, null for those that are not over the arena's own bytes; the caller owns them now.
-  [[nodiscard]] std::vector<TorchShims::Handle> take() noexcept { return std::move(handles_); }
+  // One per tensor of the table, null for those that are not over the arena's own bytes.
+  [[nodiscard]] std::span<const TorchShims::Handle> handles() const noexcept { return handles_; }
 
  private:
   TorchShims shims_;

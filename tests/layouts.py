@@ -7,8 +7,8 @@ import zlib
 from typing import Any
 
 from flashboot_agent.wire.layout import Layout
+from flashboot_agent.wire.layout_bytes import PREFIX
 from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
-from flashboot_agent.wire.layout_head import PREFIX
 
 PARAMETER = "torch.nn.parameter.Parameter"
 
@@ -40,6 +40,20 @@ def small(**changes: Any) -> Layout:
         "structure": "sha256:" + "0" * 64,
     }
     return Layout(**{**fields, **changes})
+
+
+def plain(count: int, identity: dict[str, str], *, twice: bool = False) -> Layout:
+    """Tensors by name and nothing else, as the public API seeds them. twice: each under two names."""
+    views = [TensorView(n, 1, (7, 9), (9, 1), "bfloat16", parameter=True, cls=PARAMETER) for n in range(count)]
+    bindings = [Binding(f"m{n}", "w", "parameter", n) for n in range(count)]
+    return Layout(
+        identity=identity,
+        arena_bytes=512 * count,
+        segments=[Segment(0, 512 * count)],
+        storages=[Storage(512 * n, 512) for n in range(count)],
+        tensors=views,
+        bindings=[*bindings, *(Binding(f"ä{n}", "w", "parameter", n) for n in range(count * twice))],
+    )
 
 
 def parts(document: bytes) -> tuple[bytes, bytes]:

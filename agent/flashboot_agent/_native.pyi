@@ -380,6 +380,12 @@ LAYOUT_DTYPES: Final[dict[str, int]]
 """Name → bytes of an element, in the order of their numbers."""
 LAYOUT_ALIGNMENT: Final[int]
 LAYOUT_MOST_BYTES: Final[int]
+LAYOUT_MOST_DOCUMENT: Final[int]
+LAYOUT_VERSION: Final[int]
+
+def layout_parts(document: Buffer) -> tuple[bytes, bytes]:
+    """Head and tables, whole and of the right checksum; all else is not looked at. Raises Malformed."""
+
 """Of an arena."""
 
 class LayoutTable:
@@ -416,24 +422,6 @@ class LayoutTable:
         """An object per tensor under each of its names, into an empty dictionary.
 
         Raises Malformed when two names are the same."""
-
-class TorchAhead:
-    """An arena's tensors, made without the GIL by a thread that waits until this process has loaded torch's library."""
-
-    def __init__(self) -> None: ...
-    def make(self, library: str, table: LayoutTable, descriptor: int) -> None:
-        """Map the arena and make all that lie over its own bytes. Returns at once, with nothing made, after `stop`.
-
-        Raises RuntimeError: torch lacks a function, or the arena is smaller than the layout says."""
-
-    def stop(self) -> None:
-        """Wait no longer. Any thread."""
-
-    def take(self, torch: Torch) -> list[Any] | None:
-        """As Torch.make_views; None when nothing was made. Once."""
-
-    def take_by_name(self, torch: Torch, table: LayoutTable, into: dict[str, Any]) -> bool:
-        """As `take` and the table's by_name. False when nothing was made, or not all lie over the arena's own bytes."""
 
 class Torch:
     """torch's own functions for making tensors, found at run time."""

@@ -15,21 +15,19 @@ only when the agent chose this process. docs/python-api.md tells the rest.
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flashboot_agent._native import TorchAhead
-from flashboot_agent.core.errors import CommitRefused, FlashBootError, NotReady, SeedFailed
-from flashboot_agent.engine.begun import Attachable, Begun
-from flashboot_agent.engine.client import AgentClient, reported
-from flashboot_agent.engine.log import log
-from flashboot_agent.engine.mapping import as_tensor
-from flashboot_agent.engine.offer import MustSeed, Sealed, opened
+# Only what an attach without trouble needs, which is to be imported in less time than the tensors take; the rest is
+# imported where it is used.
+from flashboot_agent.engine.begun import Answer, Begun
 from flashboot_agent.engine.request import Request
-from flashboot_agent.engine.views import by_name
 from flashboot_agent.wire.place import Place
+
+if TYPE_CHECKING:
+    from flashboot_agent.engine.client import AgentClient
 
 __all__ = ["Begun", "Place", "Request", "Weights", "attach", "attach_or_seed", "begin", "seed"]
 
@@ -43,18 +41,18 @@ class Weights(dict[str, Any]):
     until the last of them is gone.
     """
 
-    def __init__(self, client: AgentClient, sealed: Sealed, *, seeded: bool) -> None:
+    def __init__(self, answer: Answer, begun: Begun, *, seeded: bool) -> None:
         super().__init__()
-        self.arena = sealed.arena
-        self.nbytes = sealed.nbytes
-        self.digest = sealed.digest
+        self.arena = answer.arena
+        self.nbytes = answer.nbytes
+        self.digest = answer.digest
         self.seeded = seeded
         """This process loaded them, rather than attached to what another did."""
-        self._client = client
+        self._begun = begun
 
     def close(self) -> None:
         """End the conversation with the agent: this process no longer counts as a user of the arena. Idempotent."""
-        self._client.close()
+        self._begun.close()
 
 
 def begin(request: Request) -> Begun:
@@ -62,7 +60,7 @@ def begin(request: Request) -> Begun:
 
     `attach`, `seed` and `attach_or_seed` take what this returns in place of the request, once; `close` it where none of
     them is called. What goes wrong is raised there."""
-    return Begun(request.client())
+    return Begun(request)
 
 
 def attach(request: Request | Begun) -> Weights:
@@ -75,9 +73,11 @@ def attach(request: Request | Begun) -> Weights:
         FlashBootError: what else the agent refused with.
     """
     with _asking(request) as (begun, answer):
-        if isinstance(answer, MustSeed):
+        if answer.must_seed:
+            from flashboot_agent.core.errors import NotReady
+
             raise NotReady(
-                f"{begun.client.who}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
+                f"{_who(begun)}: nobody holds {answer.arena}, and the agent chose this process to load it; use "
                 "attach_or_seed here, or seed in another pod first"
             )
         return _attached(begun, answer)
@@ -97,34 +97,47 @@ def seed(request: Request | Begun, tensors: Mapping[str, Any] | Load) -> Weights
         FlashBootError: as `attach`.
     """
     with _asking(request) as (begun, answer):
-        if not isinstance(answer, MustSeed):
-            raise CommitRefused(f"{begun.client.who}: {answer.sealed.arena} is resident already; attach to it")
-        return _seeded(begun.client, tensors if callable(tensors) else lambda: tensors)
+        if not answer.must_seed:
+            from flashboot_agent.core.errors import CommitRefused
+
+            raise CommitRefused(f"{_who(begun)}: {answer.arena} is resident already; attach to it")
+        return _seeded(begun, tensors if callable(tensors) else lambda: tensors)
 
 
 def attach_or_seed(request: Request | Begun, load: Load) -> Weights:
     """Do what the agent says: attach, or call `load` and seed what it returns. Raises as `attach` and `seed` do."""
     with _asking(request) as (begun, answer):
-        return _seeded(begun.client, load) if isinstance(answer, MustSeed) else _attached(begun, answer)
+        return _seeded(begun, load) if answer.must_seed else _attached(begun, answer)
 
 
 @contextmanager
-def _asking(request: Request | Begun) -> Iterator[tuple[Begun, Attachable | MustSeed]]:
+def _asking(request: Request | Begun) -> Iterator[tuple[Begun, Answer]]:
     """The agent's decision. An error inside is told to the agent, which shows it in the pod's status."""
     begun = begin(request) if isinstance(request, Request) else request
     try:
-        with reported(begun.client):
-            yield begun, begun.answer()
-    except BaseException:  # whatever it was: nobody else can end the conversation
-        begun.close()
+        yield begun, begun.answer()
+    except BaseException as error:  # whatever it was: nobody else can end the conversation
+        begun.failed(error)
         raise
 
 
-def _seeded(client: AgentClient, load: Load) -> Weights:
-    # Late: most processes attach.
+def _attached(begun: Begun, answer: Answer) -> Weights:
+    weights = Weights(answer, begun, seeded=False)
+    begun.fill(weights)
+    return _told(begun, weights)
+
+
+def _seeded(begun: Begun, load: Load) -> Weights:
+    import os
+
+    from flashboot_agent.core.errors import CommitRefused
+    from flashboot_agent.engine.mapping import as_tensor
+    from flashboot_agent.engine.offer import opened
     from flashboot_agent.engine.seed import fill
     from flashboot_agent.engine.tensors import plan_tensors
+    from flashboot_agent.engine.views import by_name
 
+    client = begun.client()
     planned = plan_tensors(_loaded(client, load), client.identity)
     document = planned.layout.to_bytes()
     sealed = fill(planned, document, client)
@@ -134,10 +147,15 @@ def _seeded(client: AgentClient, load: Load) -> Weights:
             f"{client.who}: {sealed.arena} was sealed by another process with other names or shapes than this one "
             "loaded: put what differs into the identity"
         )
-    return _weights(client, Attachable(sealed, *opened(sealed, client.identity)), None)
+    weights = Weights(Answer(sealed.arena, sealed.nbytes, sealed.digest), begun, seeded=True)
+    layout, mapping = opened(sealed, client.identity)
+    by_name(layout, as_tensor(mapping), weights)
+    return _told(begun, weights)
 
 
 def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
+    from flashboot_agent.core.errors import FlashBootError, SeedFailed
+
     try:
         return load()
     except FlashBootError:
@@ -146,16 +164,16 @@ def _loaded(client: AgentClient, load: Load) -> Mapping[str, Any]:
         raise SeedFailed(f"{client.who}: the weights could not be loaded: {type(error).__name__}: {error}") from error
 
 
-def _attached(begun: Begun, arena: Attachable) -> Weights:
-    import torch  # noqa: F401 - if nobody has: the thread waits for it
+def _told(begun: Begun, weights: Weights) -> Weights:
+    begun.attached()
+    if logging.getLogger("flashboot").isEnabledFor(logging.INFO):
+        from flashboot_agent.engine.log import log
 
-    return _weights(begun.client, arena, begun.ahead())
-
-
-def _weights(client: AgentClient, arena: Attachable, ahead: TorchAhead | None) -> Weights:
-    """ahead: what the thread made of the tensors; None: this process seeded them."""
-    weights = Weights(client, arena.sealed, seeded=ahead is None)
-    by_name(arena.layout, as_tensor(arena.mapping), ahead, weights)
-    client.attached()
-    log.info("%s: %s %s", client.who, "seeded" if weights.seeded else "attached to", weights.arena)
+        log.info("%s: %s %s", _who(begun), "seeded" if weights.seeded else "attached to", weights.arena)
     return weights
+
+
+def _who(begun: Begun) -> str:
+    from flashboot_agent.engine.log import speaker
+
+    return speaker(begun.request.place, begun.request.socket)

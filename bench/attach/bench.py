@@ -62,12 +62,15 @@ def _added(pairs: Pairs) -> Row:
     try:
         samples = pairs.of("process with")
         added = sorted(1000 * sample["added"] for sample in samples)
-        part = {key: 1000 * pairs.median("process with", key) for key in ("before", "after", "thread", "locked")}
+        part = {
+            key: 1000 * pairs.median("process with", key) for key in ("before", "after", "main", "thread", "locked")
+        }
         imports = pairs.median("process with", "imports")
     except RunFailed as error:
         return failed(what, "ms", _ADDED, error)
     note = (
-        f"modules and question {part['before']:.1f} ms, tensors {part['after']:.1f} ms; beside the imports "
+        f"modules and question {part['before']:.1f} ms, tensors {part['after']:.1f} ms; the main thread's CPU "
+        f"{part['main']:.1f} ms; beside the imports "
         f"({imports:.2f} s) a thread of {part['thread']:.1f} ms CPU, at most {part['locked']:.1f} with Python's lock"
     )
     return Row(what, median(added), "ms", _ADDED, note, (added[0], added[-1]))

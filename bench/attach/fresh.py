@@ -2,8 +2,9 @@
 
 The agent is asked before torch is imported, as docs/python-api.md advises; without SOCKET nobody is asked. Prints how
 long the imports took, and what FlashBoot added: `before`, its own modules and the question; `after`, from torch being
-there to all tensors by name; `thread`, the CPU time of the thread that waits, reads and maps beside the imports, and
-`locked`, as much of that as may have held Python's lock, which delays the imports.
+there to all tensors by name; `main`, the CPU time of the main thread in both; `thread`, the CPU time of the thread that
+asks, reads and maps beside the imports, and `locked`, as much of that as may have held Python's lock, which delays the
+imports.
 
 What torch needs as well (TORCHS) is loaded first, so that it does not count as ours because we come first. A process
 without SOCKET loads none of it and fails unless torch did.
@@ -26,21 +27,21 @@ TORCHS = (
 LIBRARIES = ("libcrypto.so.3", "libssl.so.3", "libstdc++.so.6")
 """Shared libraries that torch or one of those modules loads."""
 
-thread_seconds = locked_seconds = 0.0
+locked_seconds = 0.0
 
 
 def main() -> None:
     sockets = sys.argv[1:]
     if sockets:
         _load()
-    ready = time.perf_counter()
+    ready, main = time.perf_counter(), -time.thread_time()
     begun = _begun(sockets[0]) if sockets else None
-    asked = time.perf_counter()
+    asked, main = time.perf_counter(), main + time.thread_time()
     import torch  # noqa: F401
 
-    imported = time.perf_counter()
+    imported, main = time.perf_counter(), main - time.thread_time()
     count = _attached(begun) if begun is not None else 0
-    ended = time.perf_counter()
+    ended, main = time.perf_counter(), main + time.thread_time()
     if not sockets and (absent := _absent()):
         sys.exit(f"torch does without {absent}: they count as FlashBoot's, take them off the lists")
     sample = {
@@ -48,7 +49,8 @@ def main() -> None:
         "before": asked - ready,
         "after": ended - imported,
         "added": (asked - ready) + (ended - imported),
-        "thread": thread_seconds,
+        "main": main,
+        "thread": _thread_seconds() if sockets else 0.0,
         "locked": locked_seconds,
         "tensors": count,
     }
@@ -72,23 +74,43 @@ def _absent() -> list[str]:
 
 
 def _begun(path: str) -> "object":
-    from flashboot_agent.api import Request
-    from flashboot_agent.engine.begun import Begun
+    from flashboot_agent.api import Begun, Request
 
     class Watched(Begun):
-        def _run(self) -> None:
-            global thread_seconds, locked_seconds  # noqa: PLW0603 - of the one that there is
-            super()._run()
-            thread_seconds = time.thread_time()
-            locked_seconds += thread_seconds
+        """What it does in one native call each, it does without Python's lock."""
 
-        def _make(self, *arguments: "object") -> None:
-            global locked_seconds  # noqa: PLW0603
-            begun = time.thread_time()
-            super()._make(*arguments)  # type: ignore[arg-type]
-            locked_seconds -= time.thread_time() - begun
+        def _ask(self) -> bool:
+            with _Unlocked():
+                return super()._ask()
 
-    return Watched(Request(model="bench", revision="1", socket=path).client())
+        def _make(self) -> None:
+            with _Unlocked():
+                super()._make()
+
+        def _keep(self) -> None:
+            global locked_seconds  # noqa: PLW0603 - of the one that there is
+            locked_seconds += time.thread_time()
+            super()._keep()
+
+    return Watched(Request(model="bench", revision="1", socket=path))
+
+
+class _Unlocked:
+    def __enter__(self) -> None:
+        global locked_seconds  # noqa: PLW0603
+        locked_seconds += time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        global locked_seconds  # noqa: PLW0603
+        locked_seconds -= time.thread_time()
+
+
+def _thread_seconds() -> float:
+    import threading
+
+    thread = next(each for each in threading.enumerate() if each.name == "flashboot-begun")
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def _attached(begun: "object") -> int:

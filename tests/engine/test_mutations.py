@@ -32,8 +32,8 @@ from flashboot_agent.engine.mapping import parse_layout
 from flashboot_agent.engine.settings import EngineSettings
 from flashboot_agent.node import documents
 from flashboot_agent.wire.layout import Layout, LayoutError
+from flashboot_agent.wire.layout_bytes import PREFIX
 from flashboot_agent.wire.layout_entries import BINDING_KINDS, Binding
-from flashboot_agent.wire.layout_head import PREFIX
 from flashboot_agent.wire.place import Place
 from tests.engine import peer as peers
 from tests.engine import runtime

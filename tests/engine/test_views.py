@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.engine import views
 from flashboot_agent.engine.installed import torch_libraries
 from flashboot_agent.engine.mapping import as_tensor
-from flashboot_agent.wire.layout import Layout, LayoutError
+from flashboot_agent.wire.layout import Layout
 from flashboot_agent.wire.layout_entries import Binding, Segment, Storage, TensorView
 from tests.layouts import small
 
@@ -259,139 +258,3 @@ def test_the_collector_is_as_it_was() -> None:
             assert gc.isenabled() is on
         finally:
             gc.enable()
-
-
-# Made ahead, by a thread -----------------------------------------------------------------------------------------
-
-
-def in_memory(nbytes: int) -> int:
-    """A memfd with the bytes of `arena`."""
-    descriptor = os.memfd_create("arena")
-    os.write(descriptor, as_bytes(arena(nbytes)))
-    return descriptor
-
-
-def made_ahead(layout: Layout, descriptor: int) -> _native.TorchAhead:
-    ahead = _native.TorchAhead()
-    thread = threading.Thread(target=ahead.make, args=(str(torch_libraries()[0]), layout.table, descriptor))
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    return ahead
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("make", [small, every_dtype])
-def test_what_a_thread_made_ahead_is_the_same(make: Callable[[], Layout]) -> None:
-    layout = make()
-    descriptor, base = in_memory(layout.arena_bytes), arena(layout.arena_bytes)
-    try:
-        made = views.tensors_of(layout, base, made_ahead(layout, descriptor))
-    finally:
-        os.close(descriptor)
-    for tensor, plain, view in zip(made, views.tensors_of(layout, base), layout.tensors, strict=True):
-        assert type(tensor) is torch.Tensor
-        assert (tensor.shape, tensor.stride(), tensor.dtype) == (plain.shape, plain.stride(), plain.dtype)
-        assert as_bytes(tensor) == as_bytes(plain)
-        assert (tensor.requires_grad, tensor._is_view(), tensor.is_leaf) == (False, False, True)
-        assert (tensor.device, tensor.is_inference()) == (torch.device("cpu"), False)
-        if layout.storages[view.storage].kind == "shared" and tensor.numel():
-            assert tensor.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
-
-
-@pytest.mark.parametrize("make", [small, lambda: tied(500)], ids=["some private", "all in place"])
-def test_what_a_thread_made_ahead_has_the_same_names(make: Callable[[], Layout]) -> None:
-    layout = make()
-    descriptor, base = in_memory(layout.arena_bytes), arena(layout.arena_bytes)
-    named = views.by_name(layout, base, made_ahead(layout, descriptor))
-    os.close(descriptor)
-    plain = views.by_name(layout, base)
-    assert list(named) == list(plain)
-    assert [as_bytes(tensor) for tensor in named.values()] == [as_bytes(tensor) for tensor in plain.values()]
-    assert {type(tensor) for tensor in named.values()} == {torch.Tensor}
-    assert objects(named) == objects(plain)
-
-
-def objects(named: dict[str, Any]) -> list[int]:
-    """For each name the place of the first one that has the same object."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(tensor), number) for number, tensor in enumerate(named.values())]
-
-
-def tied(count: int) -> Layout:
-    """All in place, each tensor under two names."""
-    plain = many(count)
-    return Layout(
-        identity={},
-        arena_bytes=plain.arena_bytes,
-        segments=plain.segments,
-        storages=plain.storages,
-        tensors=plain.tensors,
-        bindings=[*plain.bindings, *(Binding(f"ä{n}", "w", "attribute", n) for n in range(count))],
-    )
-
-
-def test_two_places_that_read_the_same_are_refused_when_made_ahead(way: str) -> None:
-    view = TensorView(0, 0, (1,), (1,), "uint8", parameter=False, cls=PLAIN)
-    bindings = [Binding("a", "b.c", "attribute", 0), Binding("a.b", "c", "attribute", 0)]
-    layout = small(storages=[Storage(0, 1)], tensors=[view], bindings=bindings)
-    descriptor = in_memory(layout.arena_bytes)
-    with pytest.raises(LayoutError, match="read the same as names"):
-        views.by_name(layout, arena(layout.arena_bytes), made_ahead(layout, descriptor))
-    os.close(descriptor)
-
-
-def test_what_was_made_ahead_and_dropped_leaves_no_memory_behind() -> None:
-    """Python's arenas are of memory that the thread mapped; they go as others do, and so does what is left of it."""
-    layout = many(2000)
-    descriptor, base = in_memory(layout.arena_bytes), arena(layout.arena_bytes)
-    for number in range(60):
-        if number == 10:
-            before = resident_kib()
-        views.by_name(layout, base, made_ahead(layout, descriptor))
-    os.close(descriptor)
-    assert resident_kib() - before < 4096
-
-
-def mapped(name: str) -> int:
-    with open("/proc/self/maps") as file:
-        return sum(name in line for line in file)
-
-
-def test_the_mapping_goes_with_the_last_tensor_or_with_what_nobody_took() -> None:
-    layout = small()
-    descriptor = in_memory(layout.arena_bytes)
-    before = mapped("memfd:arena")
-    ahead = made_ahead(layout, descriptor)
-    assert mapped("memfd:arena") == before + 1
-    del ahead
-    assert mapped("memfd:arena") == before
-    made = views.tensors_of(layout, arena(layout.arena_bytes), made_ahead(layout, descriptor))
-    os.close(descriptor)
-    last = made[next(n for n, view in enumerate(layout.tensors) if view.storage == 0 and 0 not in view.shape)]
-    del made
-    gc.collect()
-    assert mapped("memfd:arena") == before + 1
-    assert last.sum() is not None
-    del last
-    gc.collect()
-    assert mapped("memfd:arena") == before
-
-
-def test_an_arena_that_is_too_small_is_not_mapped() -> None:
-    descriptor = in_memory(512)
-    with pytest.raises(RuntimeError, match="smaller than its layout"):
-        _native.TorchAhead().make(str(torch_libraries()[0]), LAYOUT.table, descriptor)
-    os.close(descriptor)
-
-
-def test_waiting_for_torch_ends_when_nobody_wants_it_any_more() -> None:
-    ahead = _native.TorchAhead()
-    thread = threading.Thread(target=ahead.make, args=("/no/such/libtorch_cpu.so", LAYOUT.table, -1))
-    thread.start()
-    ahead.stop()
-    thread.join(60)
-    assert not thread.is_alive()
-    functions = views.torch_functions()
-    assert functions is not None
-    assert ahead.take(functions) is None

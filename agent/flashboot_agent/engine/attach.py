@@ -10,10 +10,10 @@ from typing import Any
 
 from flashboot_agent.engine import rebind, shadow
 from flashboot_agent.engine.client import AgentClient
+from flashboot_agent.engine.collector import collector_paused
 from flashboot_agent.engine.mapping import as_tensor
 from flashboot_agent.engine.offer import Sealed, opened
 from flashboot_agent.engine.structure import require_structure
-from flashboot_agent.engine.views import collector_paused
 
 
 def attach(offer: Sealed, model_config: Any, load_config: Any, client: AgentClient) -> Any:

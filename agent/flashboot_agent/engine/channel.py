@@ -26,6 +26,7 @@ class Channel:
     def __init__(self, path: str, timeout: float) -> None:
         """Connect. Raises OSError (ENOENT, ECONNREFUSED, timeout …) while nobody serves `path`."""
         self.path = path
+        self._kept: tuple[bytes, list[int]] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             self._socket.settimeout(timeout)
@@ -33,6 +34,15 @@ class Channel:
         except OSError:
             self._socket.close()
             raise
+
+    @classmethod
+    def over(cls, path: str, descriptor: int, kept: tuple[bytes, list[int]] | None = None) -> Channel:
+        """Take over a connected socket. `kept`: a packet and its descriptors that were received on it already."""
+        channel = cls.__new__(cls)
+        channel.path = path
+        channel._kept = kept
+        channel._socket = socket.socket(fileno=descriptor)
+        return channel
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Raises OSError when the agent is gone or takes nothing for SEND_SECONDS."""
@@ -49,10 +59,13 @@ class Channel:
             ConnectionError: the agent closed the connection.
             TornFrame: the packet is no message of this protocol.
         """
-        self._socket.settimeout(timeout)
-        data, descriptors, flags, _ = socket.recv_fds(
-            self._socket, MAX_MESSAGE + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
+        if self._kept is not None:
+            (data, descriptors), flags, self._kept = self._kept, 0, None
+        else:
+            self._socket.settimeout(timeout)
+            data, descriptors, flags, _ = socket.recv_fds(
+                self._socket, MAX_MESSAGE + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
         try:
             if not data:
                 raise ConnectionResetError(f"the agent closed {self.path}")
@@ -72,3 +85,6 @@ class Channel:
         with contextlib.suppress(OSError):  # not connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            close_all(kept[1])

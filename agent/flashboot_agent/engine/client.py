@@ -8,7 +8,6 @@ restarts of the agent. Nothing is ever loaded from here.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, Retryable, TornFrame, from_problem
 from flashboot_agent.engine import messages
+from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.conversation import SILENCE_SECONDS, Conversation
 from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.keeper import Keeper
-from flashboot_agent.engine.log import Patient, log
+from flashboot_agent.engine.log import Patient, log, speaker
 from flashboot_agent.engine.messages import Coming, FromAgent, Ready, Refused, Seed, Writable, kind_of
 from flashboot_agent.engine.offer import MustSeed, Sealed, sealed
 from flashboot_agent.engine.progress import Progress
 from flashboot_agent.memory.memfd import close_all, sealed_copy
+from flashboot_agent.wire.attach_socket import hello
 from flashboot_agent.wire.place import Place
 
 if TYPE_CHECKING:
@@ -40,20 +41,24 @@ class AgentClient:
         self, path: str, deadlines: Deadlines, stall_seconds: float, place: Place, identity: dict[str, str]
     ) -> None:
         """path: of the pod's socket. stall_seconds: how long a clone may stand still. identity: the full one."""
-        self.who = f"pod {os.environ.get('POD_NAME') or socket.gethostname()}, rank {place}, {path}"
+        self.who = speaker(place, path)
         self.place = place
         self.identity = identity
         self._path = path
         self._deadlines = deadlines
         self._stall_seconds = stall_seconds
-        hello = messages.hello(place, identity, attached=False)
-        self._conversation = Conversation(path, hello, self.who, deadlines.connect)
+        said = hello(place, identity, attached=False)
+        self._conversation = Conversation(path, said, self.who, deadlines.connect)
         self._keeper: Keeper | None = None
 
     @property
     def chosen(self) -> bool:
         """The agent chose this engine to seed, on the connection that is open; another connection asks anew."""
         return self._conversation.chosen
+
+    def adopt(self, connection: int, packet: bytes, descriptors: list[int]) -> None:
+        """Go on where somebody asked with this client's hello and got an answer. Before anything else is asked."""
+        self._conversation.adopt(connection, packet, descriptors)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -173,8 +178,12 @@ class AgentClient:
 
     def attached(self) -> None:
         """Tell the agent that the tensors lie in the sealed arena, and keep the connection for the engine's life."""
-        hello = messages.hello(self.place, self.identity, attached=True)
-        self._keeper = Keeper(self._path, hello, self.who, self._conversation.hand_over())
+        self.keep(self._conversation.hand_over(), told=False)
+
+    def keep(self, channel: Channel | None, *, told: bool) -> None:
+        """As `attached`, on a connection that the caller opened and hands over. told: it was said there."""
+        again = hello(self.place, self.identity, attached=True)
+        self._keeper = Keeper(self._path, again, self.who, channel, told=told)
         self._keeper.start()
 
     def report(self, problem: Problem) -> bool:
@@ -184,6 +193,10 @@ class AgentClient:
     def clear(self) -> bool:
         """End the trouble; False when the agent is away."""
         return self._conversation.tell(messages.clear(self.place))
+
+    def failed(self, error: FlashBootError) -> None:
+        log.error("%s: %s: %s", self.who, error.reason, error)
+        self.fail(error)
 
     def fail(self, error: FlashBootError) -> None:
         """Report an error that ends this engine, if the agent is there to hear it; never hides `error` by another."""
@@ -209,6 +222,5 @@ def reported(client: AgentClient) -> Iterator[None]:
     try:
         yield
     except FlashBootError as error:
-        log.error("%s: %s: %s", client.who, error.reason, error)
-        client.fail(error)
+        client.failed(error)
         raise

@@ -45,6 +45,12 @@ class Conversation:
             return kept
         return self._connected().receive(seconds)
 
+    def adopt(self, connection: int, packet: bytes, descriptors: list[int]) -> None:
+        """Go on with a connection on which the hello was said and an answer came. Takes over all of them."""
+        self._channel = Channel.over(self._path, connection, (packet, descriptors))
+        if self._ended:  # looked at after it is there, too: `end` may not have seen it
+            self.drop()
+
     def keep(self, message: FromAgent, descriptors: list[int]) -> None:
         """For the next `receive`."""
         self._kept = (message, descriptors)

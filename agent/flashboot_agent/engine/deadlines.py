@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.engine.request import ARENA_SECONDS, CONNECT_SECONDS
 
 
 class Deadlines:
     """Seconds that the engine waits before it ends with an error; a restart of the pod then starts them anew."""
 
     def __init__(
-        self, *, connect: float = 600.0, arena: float = 1800.0, preflight: float = 600.0, grace: float = 30.0
+        self,
+        *,
+        connect: float = CONNECT_SECONDS,
+        arena: float = ARENA_SECONDS,
+        preflight: float = 600.0,
+        grace: float = 30.0,
     ) -> None:
         self.connect = connect
         """For an agent or a door that is away (FLASHBOOT_CONNECT_SECONDS)."""
@@ -37,5 +42,7 @@ class Deadlines:
             except ValueError:
                 values[name] = -1.0
             if not 0 < values[name] < float("inf"):
+                from flashboot_agent.core.errors import BadRequest  # late: deadlines are for every attach
+
                 raise BadRequest(f"{variable} must be a positive number of seconds, not {text!r}")
         return cls(**values)

@@ -13,8 +13,9 @@ from typing import Final
 from flashboot_agent.core.errors import TornFrame
 from flashboot_agent.engine.channel import Channel
 from flashboot_agent.engine.log import Patient, log
-from flashboot_agent.engine.messages import FromAgent, Ready, Refused, attached
+from flashboot_agent.engine.messages import FromAgent, Ready, Refused
 from flashboot_agent.memory.memfd import close_all
+from flashboot_agent.wire.attach_socket import ATTACHED
 
 RETRY_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 3600.0
@@ -75,20 +76,21 @@ class Kept(threading.Thread, ABC):
 class Keeper(Kept):
     """The connection of an attached rank, so that the agent knows that it lives and what it uses."""
 
-    def __init__(self, path: str, hello: bytes, who: str, channel: Channel | None) -> None:
+    def __init__(self, path: str, hello: bytes, who: str, channel: Channel | None, *, told: bool) -> None:
+        """told: the agent heard on `channel` that this engine is attached."""
         super().__init__("flashboot-keeper", path, who, channel)
         self._hello = hello
-        self._fresh = channel is not None
+        self._told = told
 
     def run(self) -> None:
-        if self._fresh and self._channel is not None:
+        if not self._told and self._channel is not None:
             self._say_attached(self._channel)
         super().run()
 
     def _say_attached(self, channel: Channel) -> None:
         """On the connection that the arena came by; if it is gone, `run` finds out and greets on another."""
         try:
-            channel.send(attached())
+            channel.send(ATTACHED)
         except OSError as error:
             log.warning("%s: the agent could not be told that this engine is attached: %s", self._who, error)
 
@@ -98,6 +100,6 @@ class Keeper(Kept):
 
     def heard(self, channel: Channel, message: FromAgent) -> None:
         if isinstance(message, Ready):
-            channel.send(attached())
+            channel.send(ATTACHED)
         elif isinstance(message, Refused):
             log.error("%s: the agent refuses this attached engine: %s", self._who, message.problem.message)

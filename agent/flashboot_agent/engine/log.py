@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from flashboot_agent.wire.place import Place
 
 log: Final = logging.getLogger("flashboot")
 
 EVERY_SECONDS: Final = 30.0
+
+
+def speaker(place: Place, path: str) -> str:
+    """Who speaks: pod, rank and the pod's socket."""
+    return f"pod {os.environ.get('POD_NAME') or socket.gethostname()}, rank {place}, {path}"
 
 
 class Patient:

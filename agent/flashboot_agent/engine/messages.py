@@ -10,30 +10,21 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from flashboot_agent.wire.attach_socket import PROTOCOL
+from flashboot_agent.wire.attach_socket import PROTOCOL, message
 from flashboot_agent.wire.place import Place
 
 if TYPE_CHECKING:
     from flashboot_agent.wire.problem import Problem
 
 
-def hello(place: Place, identity: dict[str, str], *, attached: bool) -> bytes:
-    """Raises ValueError for a name or value that UTF-8 can't carry."""
-    return _json(type="hello", protocol=PROTOCOL, place=place._asdict(), identity=identity, attached=attached)
-
-
-def attached() -> bytes:
-    return _json(type="attached")
-
-
 def allocate(nbytes: int) -> bytes:
-    return _json(type="allocate", bytes=nbytes)
+    return message(type="allocate", bytes=nbytes)
 
 
 def commit() -> bytes:
-    return _json(type="commit")
+    return message(type="commit")
 
 
 def trouble(problem: Problem, place: Place | None = None) -> bytes:
@@ -43,7 +34,7 @@ def trouble(problem: Problem, place: Place | None = None) -> bytes:
 
 
 def clear(place: Place | None = None) -> bytes:
-    return _json(type="clear", place=place._asdict() if place is not None else None)
+    return message(type="clear", place=place.fields() if place is not None else None)
 
 
 class Message(SimpleNamespace):
@@ -128,9 +119,5 @@ def read(data: bytes) -> FromAgent:
     return Refused(problem=Problem.model_validate(fields["problem"]))  # its ValidationError is a ValueError
 
 
-def kind_of(message: FromAgent) -> str:
-    return type(message).__name__.lower()
-
-
-def _json(**fields: Any) -> bytes:
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+def kind_of(said: FromAgent) -> str:
+    return type(said).__name__.lower()

@@ -18,10 +18,10 @@ from flashboot_agent.wire.layout import Layout
 class Sealed:
     """A resident arena: `descriptor` is the caller's to close."""
 
-    def __init__(self, message: Ready, descriptor: int, layout: bytes) -> None:
-        self.arena = message.arena
-        self.nbytes = message.bytes
-        self.digest = message.digest
+    def __init__(self, arena: str, nbytes: int, digest: str, descriptor: int, layout: bytes) -> None:
+        self.arena = arena
+        self.nbytes = nbytes
+        self.digest = digest
         self.descriptor = descriptor
         self.layout = layout
 
@@ -53,7 +53,7 @@ def sealed(message: Ready, descriptors: list[int], who: str) -> Sealed:
             f"{who}: the layout of {message.arena} differs from its digest {message.layout_digest}; "
             "this node's agent holds it damaged: restart the agent, or delete the arena's pods here"
         )
-    return Sealed(message, arena, layout)
+    return Sealed(message.arena, message.bytes, message.digest, arena, layout)
 
 
 def opened(offer: Sealed, identity: Mapping[str, str]) -> tuple[Layout, mmap.mmap]:

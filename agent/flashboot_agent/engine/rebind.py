@@ -12,6 +12,7 @@ from typing import Any
 
 from flashboot_agent.core.errors import UnsupportedModel
 from flashboot_agent.engine import views, walk
+from flashboot_agent.engine.collector import collector_paused
 from flashboot_agent.engine.walk import Found, class_name
 from flashboot_agent.wire.layout import Layout
 from flashboot_agent.wire.layout_entries import Binding, Storage, TensorView
@@ -24,7 +25,7 @@ def install(model: Any, layout: Layout, base: Any) -> None:
     """
     import torch
 
-    with views.collector_paused(), torch.no_grad():
+    with collector_paused(), torch.no_grad():
         modules = walk.modules(model)
         planned = _resolved(modules, layout)
         replaced = _replaced(planned, layout)
@@ -39,7 +40,7 @@ def resolve(model: Any, layout: Layout) -> list[Any]:
 
     Changes nothing. Raises UnsupportedModel when model and layout differ, naming the first place.
     """
-    with views.collector_paused():
+    with collector_paused():
         return _resolved(walk.modules(model), layout)
 
 
@@ -76,7 +77,7 @@ def repoint(objects: list[Any], layout: Layout, base: Any) -> None:
 
 def verify(model: Any, layout: Layout, base: Any) -> None:
     """Raises UnsupportedModel unless every tensor is what the layout says and lies where it says, ties included."""
-    with views.collector_paused():
+    with collector_paused():
         _verify(model, layout, base)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from flashboot_agent.core.errors import BadRequest
-from flashboot_agent.engine.client import AgentClient
-from flashboot_agent.engine.deadlines import Deadlines
 from flashboot_agent.engine.installed import torch_version
-from flashboot_agent.engine.messages import hello
-from flashboot_agent.wire.attach_socket import MAX_MESSAGE, MOUNT_PATH, SOCKET_NAME
+from flashboot_agent.wire.attach_socket import MAX_MESSAGE, MOUNT_PATH, SOCKET_NAME, hello
 from flashboot_agent.wire.place import MOST, Place
+
+if TYPE_CHECKING:
+    from flashboot_agent.core.errors import BadRequest
+    from flashboot_agent.engine.client import AgentClient
 
 SCHEMA: Final = "tensors-1"
 """What the bytes of an arena are, for a program that asks by this API: a dictionary of tensors, as they were given."""
@@ -23,7 +23,10 @@ ONLY: Final = Place()
 MOST_PATH: Final = 107
 """Bytes of a socket's path; Linux allows no more."""
 
-WAITS: Final = Deadlines()
+CONNECT_SECONDS: Final = 600.0
+"""For an agent that is away."""
+ARENA_SECONDS: Final = 1800.0
+"""For an arena's first byte: another process may be loading a large checkpoint."""
 
 
 class Request:
@@ -39,8 +42,8 @@ class Request:
         identity: Mapping[str, str] | None = None,
         place: Place = ONLY,
         socket: str = f"{MOUNT_PATH}/{SOCKET_NAME}",
-        connect_seconds: float = WAITS.connect,
-        arena_seconds: float = WAITS.arena,
+        connect_seconds: float = CONNECT_SECONDS,
+        arena_seconds: float = ARENA_SECONDS,
         stall_seconds: float = 60.0,
     ) -> None:
         """
@@ -76,11 +79,12 @@ class Request:
 
         Raises BadRequest when it did not.
         """
+        from flashboot_agent.engine.deadlines import Deadlines
         from flashboot_agent.engine.preflight import asked
 
         found = asked(arguments)
         if found is None:
-            raise BadRequest(
+            raise _bad_request(
                 "the command line has no --model-loader-extra-config with a key flashboot; FlashBoot's operator adds "
                 "it to the pods of a ModelReplica. In any other pod make the Request from model and revision"
             )
@@ -102,6 +106,9 @@ class Request:
 
     def client(self) -> AgentClient:
         """A conversation with the agent, not begun yet."""
+        from flashboot_agent.engine.client import AgentClient
+        from flashboot_agent.engine.deadlines import Deadlines
+
         deadlines = Deadlines(connect=self.connect_seconds, arena=self.arena_seconds)
         return AgentClient(self.socket, deadlines, self.stall_seconds, self.place, self.full_identity())
 
@@ -118,29 +125,35 @@ class Request:
     def _check(self) -> None:
         for name, text in (("model", self.model), ("revision", self.revision), ("socket", self.socket)):
             if not isinstance(text, str) or not text:
-                raise BadRequest(f"{name}: must be some text, not {text!r}")
+                raise _bad_request(f"{name}: must be some text, not {text!r}")
         if len(self.socket.encode("utf-8", "surrogateescape")) > MOST_PATH:
-            raise BadRequest(f"socket: a path of at most {MOST_PATH} bytes, not {self.socket!r}")
+            raise _bad_request(f"socket: a path of at most {MOST_PATH} bytes, not {self.socket!r}")
         for name in ("connect_seconds", "arena_seconds", "stall_seconds"):
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-                raise BadRequest(f"{name} must be a positive number of seconds, not {seconds!r}")
+                raise _bad_request(f"{name} must be a positive number of seconds, not {seconds!r}")
         place = self.place
         if not isinstance(place, Place) or not all(
             type(number) is int and 0 <= number <= most for number, most in zip(place, MOST.values(), strict=True)
         ):
-            raise BadRequest(f"place must be a Place, its numbers within {MOST}, not {place!r}")
+            raise _bad_request(f"place must be a Place, its numbers within {MOST}, not {place!r}")
         own = self._own()
         for key, value in self.identity.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise BadRequest(f"identity: {key!r}: {value!r}; names and values are strings")
+                raise _bad_request(f"identity: {key!r}: {value!r}; names and values are strings")
             if key in own:
-                raise BadRequest(f"identity: {key!r} is filled in by FlashBoot; choose another name")
+                raise _bad_request(f"identity: {key!r} is filled in by FlashBoot; choose another name")
         try:
             size = len(hello(self.place, self.full_identity(), attached=False))
         except ValueError as error:  # half a surrogate pair, which no message carries
-            raise BadRequest(f"identity: a name or value is no text that UTF-8 can carry: {error}") from error
+            raise _bad_request(f"identity: a name or value is no text that UTF-8 can carry: {error}") from error
         if size > MAX_MESSAGE:
-            raise BadRequest(
+            raise _bad_request(
                 f"identity: {size} bytes with everything, at most {MAX_MESSAGE} are carried; hash long values"
             )
+
+
+def _bad_request(message: str) -> BadRequest:
+    from flashboot_agent.core.errors import BadRequest  # late: most requests are good
+
+    return BadRequest(message)

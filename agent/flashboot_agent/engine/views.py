@@ -10,14 +10,13 @@ promise to ship; where one is missing, views are made one by one.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
 from flashboot_agent import _native
 from flashboot_agent.core.errors import BadRequest
+from flashboot_agent.engine.collector import collector_paused
 from flashboot_agent.engine.installed import torch_libraries
 from flashboot_agent.engine.log import log
 from flashboot_agent.wire.layout import Layout, LayoutError
@@ -25,12 +24,9 @@ from flashboot_agent.wire.layout import Layout, LayoutError
 _WIDEST: Final = max(_native.LAYOUT_DTYPES.values())
 
 
-def tensors_of(
-    layout: Layout, base: Any, ahead: _native.TorchAhead | None = None, classes: Sequence[type | None] = ()
-) -> list[Any]:
+def tensors_of(layout: Layout, base: Any, classes: Sequence[type | None] = ()) -> list[Any]:
     """A plain torch.Tensor per entry of `layout.tensors`, in that order. `base`: flat uint8 over the whole arena.
-    `ahead`: what a thread made of them already (engine/begun.py). `classes`: one per entry, where they are of classes
-    derived from that; no constructor is called.
+    `classes`: one per entry, where they are of classes derived from that; no constructor is called.
 
     Raises BadRequest when that is smaller than the layout says: torch's own function would look beyond its end.
     """
@@ -38,28 +34,22 @@ def tensors_of(
         raise BadRequest(f"the layout is of an arena of {layout.arena_bytes} bytes; here are {base.numel()}")
     with collector_paused():
         torch = torch_functions()
-        made = ahead.take(torch) if torch is not None and ahead is not None else None
-        if made is None:
-            made = _at_once(torch, layout, base, classes) if torch is not None else [None] * len(layout.tensors)
+        made = _at_once(torch, layout, base, classes) if torch is not None else [None] * len(layout.tensors)
         if torch is None or not layout.table.all_in_place:
             _one_by_one(layout, base, made, classes)
     return made
 
 
-def by_name(
-    layout: Layout, base: Any, ahead: _native.TorchAhead | None = None, into: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def by_name(layout: Layout, base: Any, into: dict[str, Any] | None = None) -> dict[str, Any]:
     """Every tensor under each of its names, `module.attribute`; a tie is one object under several.
 
-    `base` and `ahead` as for `tensors_of`. `into`: an empty dictionary, which is filled and returned. Raises BadRequest
+    `base` as for `tensors_of`. `into`: an empty dictionary, which is filled and returned. Raises BadRequest
     as `tensors_of` does, LayoutError when two names are the same.
     """
     named = {} if into is None else into
     try:
         with collector_paused():
-            torch = torch_functions()
-            if torch is None or ahead is None or not ahead.take_by_name(torch, layout.table, named):
-                layout.table.by_name(tensors_of(layout, base, ahead), named)
+            layout.table.by_name(tensors_of(layout, base), named)
     except _native.Malformed as error:
         raise LayoutError(str(error)) from error
     return named
@@ -126,15 +116,3 @@ def _one_by_one(layout: Layout, base: Any, made: list[Any], classes: Sequence[ty
             made[number] = tensor.set_(memory, offset, view.shape, view.stride)
             if classes and (cls := classes[number]) is not None:
                 made[number] = torch.Tensor._make_subclass(cls, made[number], False)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Thousands of new objects would make Python look through all that live, many times, and find nothing."""
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()

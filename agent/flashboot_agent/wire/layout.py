@@ -26,7 +26,7 @@ __all__ = ["ALIGNMENT", "MAX_LAYOUT", "Head", "Layout", "LayoutError", "Scalar",
 ALIGNMENT: Final = _native.LAYOUT_ALIGNMENT
 """Bytes that every storage's offset is a multiple of: enough for any vector load and for device copies."""
 
-MAX_LAYOUT: Final = 64 << 20
+MAX_LAYOUT: Final = _native.LAYOUT_MOST_DOCUMENT
 """Bytes of a layout document; the largest that tables allow fits several times."""
 
 

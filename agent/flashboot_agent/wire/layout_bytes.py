@@ -14,9 +14,15 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from flashboot_agent._native import LAYOUT_ALIGNMENT, LAYOUT_DTYPES
+from flashboot_agent._native import LAYOUT_ALIGNMENT, LAYOUT_DTYPES, LAYOUT_VERSION
 from flashboot_agent.wire.layout_entries import BINDING_KINDS, STORAGE_KINDS, Binding, Storage, TensorView
-from flashboot_agent.wire.layout_head import CHECKED_FROM, MAGIC, PREFIX, VERSION, LayoutError, Marks, canonical
+from flashboot_agent.wire.layout_head import LayoutError, Marks, canonical
+
+MAGIC: Final = b"FBLAYOUT"
+PREFIX: Final = struct.Struct("<8sIIII")
+"""Magic, version, CRC-32 of all that follows it, bytes of the head, bytes of the tables."""
+CHECKED_FROM: Final = 16
+"""Where that begins."""
 
 MOST_TEXT: Final = 1024
 """Bytes of a name, and of a module's path."""
@@ -30,7 +36,7 @@ _WIDTHS: Final = ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))
 def join(head: Mapping[str, Any], tables: bytes) -> bytes:
     text = canonical(head)
     rest = struct.pack("<II", len(text), len(tables)) + text + tables
-    return PREFIX.pack(MAGIC, VERSION, zlib.crc32(rest), 0, 0)[:CHECKED_FROM] + rest
+    return PREFIX.pack(MAGIC, LAYOUT_VERSION, zlib.crc32(rest), 0, 0)[:CHECKED_FROM] + rest
 
 
 def grouped(marks: Mapping[str, Marks], number: Callable[[str], int]) -> list[list[Any]]:

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import struct
-import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from flashboot_agent._native import LAYOUT_MOST_BYTES
-
-MAGIC: Final = b"FBLAYOUT"
-VERSION: Final = 2
-PREFIX: Final = struct.Struct("<8sIIII")
-"""Magic, version, CRC-32 of all that follows it, bytes of the head, bytes of the tables."""
-CHECKED_FROM: Final = 16
-"""Where that begins."""
+from flashboot_agent import _native
 
 Scalar = bool | int | float | str | None
 Marks = TypeVar("Marks", dict[str, Scalar], list[str])
@@ -35,19 +26,12 @@ class LayoutError(ValueError):
     """The layout can't be; the message names the place."""
 
 
-def split(document: bytes) -> tuple[Any, memoryview]:
+def split(document: bytes) -> tuple[Any, bytes]:
     """Head, which is some JSON, and tables. Raises LayoutError."""
-    if len(document) < PREFIX.size or document[: len(MAGIC)] != MAGIC:
-        raise LayoutError(f"no layout document: {len(document)} bytes that begin with {document[:8]!r}")
-    _, version, checksum, head_bytes, table_bytes = PREFIX.unpack_from(document)
-    if version != VERSION:
-        raise LayoutError(f"a layout of version {version}; this FlashBoot reads version {VERSION}")
-    content = memoryview(document)
-    if zlib.crc32(content[CHECKED_FROM:]) != checksum:
-        raise LayoutError("the layout document differs from its checksum")
-    if PREFIX.size + head_bytes + table_bytes != len(document):
-        raise LayoutError(f"head and tables of {head_bytes} and {table_bytes} bytes in a layout of {len(document)}")
-    text = bytes(content[PREFIX.size : PREFIX.size + head_bytes])
+    try:
+        text, tables = _native.layout_parts(document)
+    except _native.Malformed as error:
+        raise LayoutError(str(error)) from error
     try:
         head = json.loads(text)
         again = canonical(head)
@@ -55,7 +39,7 @@ def split(document: bytes) -> tuple[Any, memoryview]:
         raise LayoutError(f"the layout's head is no JSON: {error}"[:500]) from error
     if again != text:
         raise LayoutError("the layout's head is not in its one canonical form")
-    return head, content[PREFIX.size + head_bytes :]
+    return head, tables
 
 
 def canonical(value: Any) -> bytes:
@@ -102,7 +86,7 @@ def checked(head: Any) -> Head:
     _require(isinstance(head, dict) and head.keys() == fields, f"the head has other fields than {sorted(fields)}")
     identity, nbytes = head["identity"], head["arenaBytes"]
     _require(isinstance(identity, dict) and all(map(_is_text, (*identity, *identity.values()))), "identity: no texts")
-    _require(_is_int(nbytes) and 0 < nbytes <= LAYOUT_MOST_BYTES, f"arenaBytes: {nbytes!r}"[:100])
+    _require(_is_int(nbytes) and 0 < nbytes <= _native.LAYOUT_MOST_BYTES, f"arenaBytes: {nbytes!r}"[:100])
     attributes = _list(head["attributes"], "attributes")
     _require(all(map(_are_scalars, attributes)), "attributes: something else than scalars by name")
     structure = head["structure"]

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
 MOST: Final = {"pp": 4095, "tp": 4095, "draft": 255}
 
 
-class Place(NamedTuple):
-    """A rank by its place in its replica, never by its world rank.
+class Place(tuple[int, int, int]):
+    """A rank by its place in its replica, never by its world rank. (A NamedTuple takes long to define.)
 
     Pipeline and tensor rank suffice: the ranks within experts (EP, MoE-TP, MoE-DP) and attention (TP, DP, CP) follow
     from the tensor rank and the sizes, and sizes are part of the identity. Copies of a whole model side by side in one
     pod (plain data parallelism) have the same places, and the same bytes.
     """
 
-    pp: int = 0
-    tp: int = 0
-    draft: int = 0
-    """0: the main model. Else the number of a draft model, from 1."""
+    __slots__ = ()
+
+    def __new__(cls, pp: int = 0, tp: int = 0, draft: int = 0) -> Self:
+        """draft: 0 is the main model; else the number of a draft model, from 1."""
+        return super().__new__(cls, (pp, tp, draft))
+
+    def __getnewargs__(self) -> tuple[int, int, int]:
+        return self.pp, self.tp, self.draft
+
+    pp = property(itemgetter(0))
+    tp = property(itemgetter(1))
+    draft = property(itemgetter(2))
+
+    def __repr__(self) -> str:
+        return f"Place(pp={self.pp}, tp={self.tp}, draft={self.draft})"
+
+    def fields(self) -> dict[str, int]:
+        """By their names, as in messages."""
+        return {"pp": self.pp, "tp": self.tp, "draft": self.draft}
 
     def __str__(self) -> str:
         """Short, for people, and different for each place: `tp1`, `pp2-tp0`, `tp0-draft1`."""
@@ -42,5 +60,5 @@ class Place(NamedTuple):
         return schema.json_or_python_schema(
             json_schema=read,
             python_schema=schema.union_schema([schema.is_instance_schema(cls), read]),
-            serialization=schema.plain_serializer_function_ser_schema(lambda place: place._asdict()),
+            serialization=schema.plain_serializer_function_ser_schema(cls.fields),
         )
