@@ -18,9 +18,10 @@ class Policy(nn.Module):
         self.question = nn.Embedding(QUESTIONS, WIDTH)
         self.inner = nn.Linear(WIDTH, 4 * WIDTH)
         self.out = nn.Linear(4 * WIDTH, ANSWERS)
+        self.heat = nn.Parameter(torch.ones(1))
 
     def forward(self, questions: Tensor) -> Tensor:
-        return self.out(functional.gelu(self.inner(self.question(questions))))
+        return self.out(functional.gelu(self.inner(self.question(questions)))) * self.heat
 
 
 def over(weights: Mapping[str, Any]) -> Policy:

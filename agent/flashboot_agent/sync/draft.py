@@ -6,12 +6,16 @@ tensor is kept as it was; so that no version has old bytes in a tensor that some
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.core.safetensors_header import BITS
 from flashboot_agent.sync.tensors import Box, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Draft:
@@ -29,12 +33,28 @@ class Draft:
         wanted = box.elements * BITS[spec.dtype] // 8
         if nbytes != wanted:
             raise BadRequest(f"{self} {name}{box}: {nbytes} bytes, {wanted} are needed ({spec.dtype})")
+        self._require_free(name, box)
+        return box
+
+    def take(self, name: str, box: Box) -> None:
+        """Another process has written it. The same box once more is a replica's: it counts once. (Who has mistaken its
+        offsets for another's is found out all the same: its own place is missing.) Raises BadRequest."""
+        self._require_inside(name, self._spec(name), box)
+        if box in self._boxes.get(name, ()):
+            return
+        self._require_free(name, box)
+        self.add(name, box)
+
+    def boxes(self) -> Iterator[tuple[str, Box]]:
+        """What was added."""
+        return ((name, box) for name, boxes in self._boxes.items() for box in boxes)
+
+    def _require_free(self, name: str, box: Box) -> None:
         for other in self._boxes.get(name, ()):
             if box.meets(other):
                 raise BadRequest(f"{self} {name}{box} was added already, as {other}")
         if name in self._kept:
             raise BadRequest(f"{self} {name} is kept as it was; don't add it")
-        return box
 
     def add(self, name: str, box: Box) -> None:
         """What was checked is added."""
@@ -82,3 +102,11 @@ class Draft:
 
     def __str__(self) -> str:
         return f"version {self.version}:"
+
+
+def dense(draft: Draft, name: str, data: Buffer) -> memoryview:
+    """Bytes that are given for a version. Raises BadRequest."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BadRequest(f"{draft} {name}: its bytes are not side by side; add a dense copy")
+    return view.cast("B") if view.nbytes else memoryview(b"")  # zeros in a shape can't be cast

@@ -43,12 +43,21 @@ class Published:
 
 class Press:
     def __init__(
-        self, shelf: Shelf, places: Places, *, key: Ed25519PrivateKey | None, classes: int, threads: int
+        self,
+        shelf: Shelf,
+        places: Places,
+        *,
+        key: Ed25519PrivateKey | None,
+        images: tuple[memoryview, memoryview] | None,
+        classes: int,
+        threads: int,
     ) -> None:
-        """Raises BadRequest when the chain there is of other tensors."""
+        """`images`: zeros, of which others may write to the staging one; None: of its own.
+
+        Raises BadRequest when the chain there is of other tensors."""
         self._shelf, self._places, self._key, self._classes, self._threads = shelf, places, key, classes, threads
         _require_same(shelf, places)
-        self.base, self.staging = (memoryview(mmap.mmap(-1, places.nbytes)) for _ in range(2))
+        self.base, self.staging = images or (_private(places.nbytes), _private(places.nbytes))
         for image in (self.base, self.staging):
             places.fill(image)
         self.has_base = False
@@ -138,6 +147,10 @@ class Press:
     def _source(self, memory: memoryview, version: int) -> MemorySource:
         places, name = self._places, f"{self._shelf.folder}, version {version}"
         return MemorySource(memory, places.runs, places.content, name, subject=places.subject)
+
+
+def _private(nbytes: int) -> memoryview:
+    return memoryview(mmap.mmap(-1, nbytes))
 
 
 def _require_same(shelf: Shelf, places: Places) -> None:

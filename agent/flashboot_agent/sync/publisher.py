@@ -20,8 +20,9 @@ from flashboot_agent.core.errors import BadRequest, DeadlineExceeded
 from flashboot_agent.delta.make import CLASSES
 from flashboot_agent.delta.source import Source
 from flashboot_agent.sync.chain import Retention
-from flashboot_agent.sync.draft import Draft
+from flashboot_agent.sync.draft import Draft, dense
 from flashboot_agent.sync.press import Press, Published
+from flashboot_agent.sync.shared_images import SharedImages
 from flashboot_agent.sync.shelf import Shelf
 from flashboot_agent.sync.tensors import Box, Places, TensorSpec
 
@@ -67,18 +68,21 @@ class Publisher:
         *,
         key: Ed25519PrivateKey | None = None,
         retention: Retention = KEEP,
+        shared: SharedImages | None = None,
         classes: int = CLASSES,
         threads: int = 1,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        """`classes`, `threads`: of the encoder. `wait_seconds`: what a call waits for the thread at most.
+        """`shared`: images that other processes write shards to, too (sync/shard_writer.py). `classes`, `threads`: of
+        the encoder. `wait_seconds`: what a call waits for the thread, or for other processes, at most.
 
         Raises BadRequest when another process publishes there or the chain there is of other tensors, DeltaDamaged,
         DeltaUntrusted (the chain there is not signed by this key), OSError."""
-        self._places, self._wait_seconds = places, wait_seconds
+        self._places, self._shared, self._wait_seconds = places, shared, wait_seconds
         self._shelf = Shelf(folder, key, retention)
         try:
-            self._press = Press(self._shelf, places, key=key, classes=classes, threads=threads)
+            images = shared.images if shared else None
+            self._press = Press(self._shelf, places, key=key, images=images, classes=classes, threads=threads)
         except BaseException:  # whatever it was: another one may publish there
             self._shelf.close()
             raise
@@ -105,7 +109,7 @@ class Publisher:
         """Begin a version, once the last one is published. The first that a Publisher is given is one that receivers
         have: of a new chain any, of a chain that is there one of its versions, from which this comes to the newest.
 
-        Raises BadRequest, and what went wrong with the last commit if nobody was told."""
+        Raises BadRequest, DeadlineExceeded, and what went wrong with the last commit if nobody was told."""
         if self._closed:
             raise BadRequest(f"{self._shelf.folder}: this publisher is closed")
         if self._draft:
@@ -117,6 +121,8 @@ class Publisher:
             raise BadRequest(f"{self._shelf.folder}: version {version} is none: they go from 0 to 2^63 - 1")
         if self._press.has_base and version <= self._shelf.require_chain().version:
             raise BadRequest(f"{self._shelf.folder}: version {self.version} is published; the next one is above it")
+        if self._shared:
+            self._shared.begin(version, self._places.content, self._press.staging, self._wait_seconds)
         self._draft = Draft(version, self._places.tensors)
 
     def _account(self) -> None:
@@ -131,10 +137,7 @@ class Publisher:
 
         Raises BadRequest, nothing is added then."""
         draft = self._require_draft()
-        view = memoryview(data)
-        if not view.c_contiguous:
-            raise BadRequest(f"version {draft.version}: {name}: its bytes are not side by side; add a dense copy")
-        view = view.cast("B") if view.nbytes else memoryview(b"")  # zeros in a shape can't be cast
+        view = dense(draft, name, data)
         box = draft.checked(name, box, view.nbytes)
         self._places.write(name, box, view, self._press.staging)
         draft.add(name, box)
@@ -154,8 +157,12 @@ class Publisher:
         self._places.copy(name, press.base, press.staging)
 
     def commit(self, note: str = "") -> Pending:
-        """Hand the version to the thread. Raises BadRequest when something of it is missing; it can be added then."""
+        """Hand the version to the thread, once other processes have written their shards.
+
+        Raises BadRequest when something of it is missing; it can be added then. DeadlineExceeded, OSError."""
         draft = self._require_draft()
+        if self._shared:
+            self._take_shards(draft, self._shared)
         draft.require_whole()
         self._draft, self._committed = None, draft
         what = f"{self._shelf.folder}: publishing version {draft.version}"
@@ -193,6 +200,14 @@ class Publisher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _take_shards(self, draft: Draft, images: SharedImages) -> None:
+        for name, box in images.collect(self._wait_seconds):
+            try:
+                draft.take(name, box)
+            except BadRequest:
+                self.abandon()  # two have written the same place: who is right, nobody knows
+                raise
 
     def _require_draft(self) -> Draft:
         if self._draft is None:
