@@ -18,6 +18,8 @@ from flashboot_agent.sync.origin import DirectoryOrigin
 from flashboot_agent.sync.publisher import Publisher
 from flashboot_agent.sync.receive import Receiver
 from flashboot_agent.sync.resident import ResidentArena
+from flashboot_agent.sync.shard_writer import ShardWriter
+from flashboot_agent.sync.shared_images import SharedImages
 from flashboot_agent.sync.storage_places import StoragePlaces, name_at
 from flashboot_agent.sync.tensors import Box
 from flashboot_agent.wire.layout import Layout
@@ -74,6 +76,26 @@ def test_shards_of_a_trainer_are_versions_of_an_arena(tmp_path: Path) -> None:
             publisher.commit().result(60)
             Receiver(DirectoryOrigin(tmp_path / "published"), tmp_path / "spool", None).follow(arena)
             assert memory == image(values, norm or b"12345678")
+
+
+def test_shards_of_two_processes_are_versions_of_an_arena(tmp_path: Path) -> None:
+    weight = np.arange(48, dtype=np.uint16).reshape(8, 6)
+    memory = image(weight, b"12345678")
+    places = ArenaPlaces(MAP, LAYOUT, memoryview(memory))
+    with (
+        SharedImages(tmp_path / "memory", places.nbytes, [1]) as images,
+        Publisher(tmp_path / "published", places, shared=images) as publisher,
+        ShardWriter(tmp_path / "memory", ArenaPlaces(MAP, LAYOUT, None), 1) as writer,
+    ):
+        publisher.begin(0)
+        writer.begin(0)
+        writer.add("mlp.w", weight[:, 4:].tobytes(), Box((0, 4), (8, 2)))
+        writer.commit()
+        publisher.add("mlp.w", weight[:, :4].tobytes(), Box((0, 0), (8, 4)))
+        publisher.add("norm.w", b"12345678")
+        assert publisher.commit().result(60).digest == root_digest(chunk_digests(bytes(memory)))
+    with pytest.raises(BadRequest, match="a new image needs the base arena"):
+        Publisher(tmp_path / "other", ArenaPlaces(MAP, LAYOUT, None))
 
 
 def test_storages_of_a_converter_are_the_same_versions_as_the_maps(tmp_path: Path) -> None:

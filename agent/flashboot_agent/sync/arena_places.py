@@ -30,13 +30,14 @@ class ArenaPlaces:
 
     subject: Literal["arena", "checkpoint"] = "arena"
 
-    def __init__(self, permutation: PermutationMap, layout: Layout, base: memoryview) -> None:
-        """`base`: any version of this arena, which has what no tensor gives.
+    def __init__(self, permutation: PermutationMap, layout: Layout, base: memoryview | None) -> None:
+        """`base`: any version of this arena, which has what no tensor gives; None for a ShardWriter, whose image the
+        publisher has filled.
 
         Raises BadRequest when the three do not belong together."""
         if permutation.layout_digest != document_digest(layout.to_bytes()):
             raise BadRequest(f"the permutation map is of another layout, {permutation.layout_digest}")
-        if base.nbytes != permutation.arena_bytes:
+        if base is not None and base.nbytes != permutation.arena_bytes:
             raise BadRequest(f"an arena of {base.nbytes} bytes, the map's have {permutation.arena_bytes}")
         self.content, self.nbytes = permutation.layout_digest, permutation.arena_bytes
         self.runs = words.of_layout(layout)
@@ -46,6 +47,8 @@ class ArenaPlaces:
         self._permutation, self._base = permutation, base
 
     def fill(self, image: memoryview) -> None:
+        if self._base is None:
+            raise BadRequest("a new image needs the base arena, for what no tensor gives: tables, padding")
         for begin, end in self._permutation.kept:
             image[begin:end] = self._base[begin:end]
 
