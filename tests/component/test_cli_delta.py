@@ -60,6 +60,20 @@ def test_an_image_and_its_new_digests(tmp_path: Path) -> None:
         assert paths[3].read_bytes()[image.data_offset :] == new
 
 
+@pytest.mark.parametrize("damaged", ["base", "new"])
+def test_an_image_that_a_disk_damaged_becomes_no_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    layout, data = small(arena_bytes=12288).to_bytes(), weights(6144, 3)
+    for name, content in (("base", data), ("new", stepped_version(data, 3, 0.02))):
+        image = bytearray(image_bytes(content, layout))
+        image[-1] ^= name == damaged
+        (tmp_path / name).write_bytes(image)
+    assert main(["delta", "make", str(tmp_path / "base"), str(tmp_path / "new"), str(tmp_path / "d.delta")]) == 1
+    assert f"{tmp_path / damaged}: chunk 0 differs from its digest" in capsys.readouterr().err
+    assert not (tmp_path / "d.delta").exists()
+
+
 def test_signed_deltas_need_the_key(tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]]) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import (
     BadRequest,
+    CheckpointMalformed,
     DeadlineExceeded,
     DeltaBaseMismatch,
     DeltaDamaged,
@@ -68,6 +69,12 @@ def test_each_version_arrives_bit_for_bit(tmp_path: Path) -> None:
     assert late.version == 12
     with pytest.raises(DeltaUntrusted, match="public key"):
         receiver(folder, tmp_path / "spool").follow(late)
+
+
+def test_a_chain_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "chain")
+    with pytest.raises(CheckpointMalformed, match="chain is no regular file"):
+        receiver(tmp_path, tmp_path / "spool").chain()
 
 
 def test_training_goes_on_while_a_version_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

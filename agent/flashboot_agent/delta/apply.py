@@ -20,7 +20,7 @@ def require_base(delta: Delta, base: Source) -> None:
     metadata, nbytes = delta.contents.metadata, delta.contents.nbytes
     if (metadata.subject, nbytes, metadata.content) != (base.subject, base.nbytes, base.content):
         raise DeltaBaseMismatch(
-            f"{delta.path} is for {metadata.subject} {metadata.content} of {nbytes} bytes; "
+            f"{delta.path} ({metadata.versions()}) is for {metadata.subject} {metadata.content} of {nbytes} bytes; "
             f"{base} is {base.subject} {base.content} of {base.nbytes} bytes"
         )
 

@@ -33,6 +33,8 @@ class Source(ABC):
     """Digest of what all versions have in common."""
     nbytes: int
     runs: list[Run]
+    digests: bytes | None = None
+    """Of its chunks, where it has a table of them: whoever reads it compares them."""
 
     @abstractmethod
     def view(self, offset: int, nbytes: int) -> memoryview:
@@ -75,7 +77,7 @@ class ImageSource(Source):
     def __init__(self, image: Image) -> None:
         self.image = image
         self.nbytes = image.manifest.bytes
-        self.content = image.manifest.layout_digest
+        self.content, self.digests = image.manifest.layout_digest, image.digests
         try:
             self.runs = words.of_layout(Layout.from_bytes(image.layout))
         except ValueError as error:

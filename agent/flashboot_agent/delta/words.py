@@ -21,6 +21,7 @@ _INT16, _INT32, _BFLOAT16, _FLOAT16, _FLOAT32, _E4M3, _E5M2 = range(1, 8)
 
 OF_SAFETENSORS: Final = {
     "BF16": _BFLOAT16, "F16": _FLOAT16, "F32": _FLOAT32, "F8_E4M3": _E4M3, "F8_E5M2": _E5M2,
+    "F8_E4M3FNUZ": _E4M3, "F8_E5M2FNUZ": _E5M2,
     "I16": _INT16, "U16": _INT16, "I32": _INT32, "U32": _INT32, "I64": _INT32, "U64": _INT32, "F64": _INT32,
 }  # fmt: skip
 """Others are bytes."""

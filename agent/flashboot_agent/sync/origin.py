@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashboot_agent.core.checkpoint import open_file
 from flashboot_agent.core.errors import NotReady
 from flashboot_agent.delta.file import Delta, open_delta
 from flashboot_agent.sync import chain_file
@@ -57,9 +58,9 @@ class DirectoryOrigin(Origin):
     def chain(self) -> bytes:
         path = self._folder / chain_file.NAME
         try:
-            with open(path, "rb") as file:
+            with open_file(path, NotReady) as file:
                 return file.read(chain_file.MAX_BYTES + 1)
-        except FileNotFoundError:
+        except NotReady:
             raise NotReady(f"{path} is not there: nothing is published in this folder yet") from None
 
     @contextmanager
