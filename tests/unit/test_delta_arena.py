@@ -184,6 +184,38 @@ def test_a_disk_that_is_full_from_any_moment_on_leaves_the_arena_as_it_was(
     memory.close()
 
 
+@pytest.mark.parametrize(("file", "noted"), [("going.json", False), ("reverse", True)])
+def test_an_end_that_can_not_be_noted_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, noted: bool
+) -> None:
+    path, base, new = small_delta(tmp_path)
+    memory, fails = shared(base), [file]
+    unlink = Path.unlink
+
+    def failing(self: Path, missing_ok: bool = False) -> None:
+        if self.exists() and self.name in fails:
+            fails.remove(self.name)
+            raise OSError(5, "Input/output error")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    with memoryview(memory) as view:
+        if noted:
+            apply(view, path, tmp_path)
+        else:
+            with pytest.raises(OSError, match="Input"):
+                apply(view, path, tmp_path)
+            assert not (tmp_path / "reverse.delta").exists()
+        assert memory[:] == (new if noted else base)
+        assert not fails
+        if noted:
+            apply(view, tmp_path / "reverse.delta", tmp_path, version=8)
+        else:
+            apply(view, path, tmp_path)
+    assert memory[:] == (base if noted else new)
+    memory.close()
+
+
 def test_a_process_that_dies_while_it_keeps_a_window_can_be_put_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,10 +181,10 @@ class Update(_Journaled):
                 self._write(number)
                 done = number + 1
             self._keep_reverse(reverse)
+            self._journal.end()
         except BaseException:  # whatever it was: the arena becomes what it was
             self.back(done, reverse, without_room=True)
             raise
-        self._journal.end()
         self._point("committed")
 
     def _write(self, number: int) -> None:

@@ -103,9 +103,10 @@ class Journal:
         write_atomically(self._going, going.to_json(), mode=0o600)
 
     def end(self) -> None:
-        """The arena is a version again."""
-        self._going.unlink()
-        self._clean()
+        """The arena is a version again. Raises OSError: it is not noted then."""
+        self._going.unlink(missing_ok=True)
+        with suppress(OSError):  # it is noted; the next update cleans, too
+            self._clean()
 
     def _clean(self) -> None:
         for left in (self._reverse, self._window, self._fresh):
