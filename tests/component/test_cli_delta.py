@@ -181,3 +181,10 @@ def test_a_full_disk_is_told_with_what_was_to_be_written(
         assert main(["delta", "apply", str(delta), str(base), str(result)]) == 1
     assert f"{result}, made by {delta} (0 → 1): {tmp_path}: File too large" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_words_that_need_an_engine_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("trace", "convert"):
+        assert main(["delta", word, str(tmp_path / "image"), str(tmp_path / "new"), "--", "--model-path", "/m"]) == 1
+        assert "finds no sglang" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -88,6 +88,21 @@ SEAMS: Final = tuple(
         ("runtime_context:SpawnRanks", None, ("world_rank", "gpu_id")),
         ("runtime_context:spawn_world_rank", "server_args, *, tp_rank, pp_rank", ()),
         ("configs.model_config:ModelConfig", None, ("from_server_args",)),
+        # What `flashboot delta trace|convert` does beside that
+        ("configs.device_config:DeviceConfig", None, ()),
+        ("layers.moe:initialize_moe_config", "", ()),
+        ("layers.dp_attention:initialize_dp_attention", "server_args", ()),
+        (
+            "distributed.parallel_state:init_distributed_environment",
+            "world_size=, rank=, distributed_init_method=, local_rank=, backend=, timeout=, moe_a2a_backend=, "
+            "recovered_rank=, max_world_size=",
+            (),
+        ),
+        (
+            "distributed.parallel_state:initialize_model_parallel",
+            "backend=, duplicate_tp_group=, enable_symm_mem=, recovered_rank=, rank_offset=, max_world_size=",
+            (),
+        ),
         # Late writers
         ("managers:io_struct", None, ()),
         (_UPDATER, None, ()),

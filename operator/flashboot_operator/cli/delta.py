@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashboot_operator.cli import delta_pull
+from flashboot_operator.cli import delta_engine, delta_pull
 from flashboot_operator.cli.delta_parts import CORES, Threads, Trust, keys, told
 from flashboot_operator.cli.errors import CannotDo
 from flashboot_operator.cli.output import Output, OutputOption, emit, table
@@ -158,3 +158,5 @@ def _show(delta: Delta, output: Output) -> None:
 
 
 app.command("pull")(delta_pull.command)
+app.command("trace")(delta_engine.trace)
+app.command("convert")(delta_engine.convert)
