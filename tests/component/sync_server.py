@@ -142,3 +142,17 @@ def says(status: int, **headers: str) -> Answer:
         return web.Response(status=status, body=data, headers=named)
 
     return answer
+
+
+def drips_headers(pause: float = 0.01) -> Answer:
+    """A byte of them at a time, and never the last one."""
+
+    async def answer(request: web.Request, data: bytes) -> web.StreamResponse:
+        assert request.transport
+        request.transport.write(b"HTTP/1.1 200 OK\r\nlong: ")
+        while not request.transport.is_closing():
+            request.transport.write(b"x")
+            await asyncio.sleep(pause)
+        raise ConnectionResetError
+
+    return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from flashboot_agent.core.errors import (
     FlashBootError,
     NotReady,
 )
-from flashboot_agent.sync import chain_file
+from flashboot_agent.sync import chain_file, incoming
 from flashboot_agent.sync.download import ATTEMPTS
 from flashboot_agent.sync.http import HttpOrigin
 from flashboot_agent.sync.publisher import Publisher
@@ -25,7 +26,7 @@ from flashboot_agent.sync.receive import Receiver
 from flashboot_agent.sync.resident import ResidentArena
 from flashboot_agent.trust import keys
 from flashboot_agent.wire.base import now
-from tests.component.sync_server import Answer, Server, breaks_after, endless, says, serving, stops_after
+from tests.component.sync_server import Answer, Server, breaks_after, drips_headers, endless, says, serving, stops_after
 from tests.syncs import PLACES, Version, arena, files_of_at_most, image, publish, versions
 
 STEPS = versions(3)
@@ -153,6 +154,21 @@ def test_a_server_that_drips_meets_the_deadline(server: Server, node: Node) -> N
     server.bad_chain = [endless(0.01, 1)]
     with pytest.raises(DeadlineExceeded, match=r"chain: \d+ bytes after 0.3 s, and no end"):
         node.follow(server.url, seconds=0.3)
+    assert node.has(STEPS[0])
+
+
+def test_a_server_that_drips_headers_meets_the_deadline(
+    server: Server, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "_SLACK", 0.1)
+    server.bad_chain = [drips_headers()]
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"chain: 0 bytes after 0.3 s, and no end"):
+        node.follow(server.url, seconds=0.3)
+    server.bad = [drips_headers()]
+    with pytest.raises(DeadlineExceeded, match=r"0-1.delta is not here after 0.3 s"):
+        node.follow(server.url, seconds=0.3)
+    assert time.monotonic() - began < 10
     assert node.has(STEPS[0])
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from socket import SHUT_RDWR, socket
 from typing import Final
 
 import httpx
 
 from flashboot_agent.core.errors import DeadlineExceeded, DeltaDamaged, DeltaUnreachable
+from flashboot_agent.sync.line import FRESH, Line
 from flashboot_agent.sync.spool import Spool
 
 ATTEMPTS: Final = 5
@@ -42,7 +40,7 @@ class Download:
         self._stall, self._pause = stall_seconds, pause
         self._ranges = True
         self._stop, self._lock = threading.Event(), threading.Lock()
-        self._socket: socket | None = None
+        self._line = Line()
 
     def run(self) -> None:
         """Until the spool is whole, or `cancel` was called.
@@ -68,16 +66,17 @@ class Download:
     def cancel(self) -> None:
         """From another thread: `run` ends soon, also where it waits for bytes."""
         self._stop.set()
-        with self._lock, suppress(OSError):
-            if self._socket:
-                self._socket.shutdown(SHUT_RDWR)
+        with self._lock:
+            self._line.cut()
 
     def _attempt(self) -> None:
         have = self._spool.have
-        headers = {"range": f"bytes={have}-"} if have and self._ranges else {}
-        stall = min(self._stall, self._left())
-        with self._client.stream("GET", self._url, headers=headers, timeout=stall) as answer, self._reading(answer):
-            skip = have - self._first_byte(answer, have if headers else None)
+        ranged = {"range": f"bytes={have}-"} if have and self._ranges else {}
+        stall, line = min(self._stall, self._left()), self._fresh_line()
+        with self._client.stream(
+            "GET", self._url, headers=FRESH | ranged, timeout=stall, extensions=line.extensions
+        ) as answer:
+            skip = have - self._first_byte(answer, have if ranged else None)
             for piece in answer.iter_raw():
                 fresh = piece[skip:]
                 skip = max(0, skip - len(piece))
@@ -114,16 +113,13 @@ class Download:
         if length is not None and length != str(self._spool.step.nbytes):
             raise DeltaDamaged(f"{self._url} has {length} bytes, the chain says {self._spool.step.nbytes}")
 
-    @contextmanager
-    def _reading(self, answer: httpx.Response) -> Iterator[None]:
-        """`cancel` reaches the connection."""
+    def _fresh_line(self) -> Line:
+        """Which `cancel` reaches, before or after this."""
         with self._lock:
-            self._socket = answer.extensions["network_stream"].get_extra_info("socket")
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._socket = None
+            self._line = line = Line()
+            if self._stop.is_set():
+                line.cut()
+        return line
 
     def _left(self) -> float:
         """Seconds, more than none."""

@@ -6,6 +6,7 @@ A delta is given to its user while it comes (incoming.py); its file is gone when
 from __future__ import annotations
 
 import ssl
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from flashboot_agent.sync import chain_file
 from flashboot_agent.sync.chain import Step
 from flashboot_agent.sync.download import Download, require_plain
 from flashboot_agent.sync.incoming import Incoming
+from flashboot_agent.sync.line import FRESH, Line
 from flashboot_agent.sync.origin import Origin, Progress
 from flashboot_agent.sync.spool import Spool
 
@@ -58,12 +60,14 @@ class HttpOrigin(Origin):
         )
 
     def chain(self) -> bytes:
-        url, until = f"{self._url}/{chain_file.NAME}", time.monotonic() + self._seconds
+        url, line, until = f"{self._url}/{chain_file.NAME}", Line(), time.monotonic() + self._seconds
+        headers, stall = {"cache-control": "no-cache", **FRESH}, min(self._stall, self._seconds)
         data = bytearray()
+        late = threading.Timer(self._seconds, line.cut)
+        late.daemon = True
+        late.start()
         try:
-            with self._client.stream(
-                "GET", url, headers={"cache-control": "no-cache"}, timeout=min(self._stall, self._seconds)
-            ) as answer:
+            with self._client.stream("GET", url, headers=headers, timeout=stall, extensions=line.extensions) as answer:
                 if answer.status_code == 404:
                     raise NotReady(f"{url} is not there: nothing is published at this address yet")
                 if answer.status_code != 200:
@@ -73,10 +77,13 @@ class HttpOrigin(Origin):
                     data += piece[: chain_file.MAX_BYTES + 1 - len(data)]
                     if len(data) > chain_file.MAX_BYTES:
                         break
-                    if time.monotonic() > until:
-                        raise DeadlineExceeded(f"{url}: {len(data)} bytes after {self._seconds:g} s, and no end")
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise DeltaUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+            if time.monotonic() < until:
+                raise DeltaUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+        finally:
+            late.cancel()
+        if time.monotonic() >= until:
+            raise DeadlineExceeded(f"{url}: {len(data)} bytes after {self._seconds:g} s, and no end")
         return bytes(data)
 
     @contextmanager
