@@ -111,10 +111,15 @@ class _Progress:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._whole: set[str] = set()
         self._terminal = sys.stderr.isatty()
 
     def told(self, step: Step, nbytes: int) -> None:
+        if step.file in self._whole:
+            return  # it was fetched before it is applied
         whole, now = nbytes == step.nbytes, time.monotonic()
+        if whole:
+            self._whole.add(step.file)
         if whole or (self._terminal and now >= self._next):
             self._next = now + _BETWEEN
             start, end = ("\r\033[K", "\n" if whole else "") if self._terminal else ("", "\n")
