@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,27 @@ def test_words_that_need_an_engine_say_so(tmp_path: Path, capsys: pytest.Capture
         assert main(["delta", word, str(tmp_path / "image"), str(tmp_path / "new"), "--", "--model-path", "/m"]) == 1
         assert "finds no sglang" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_of_more_files_than_a_shell_lets_be_open(tmp_path: Path) -> None:
+    tensors = {f"layers.{i}": bytes([i, 0]) for i in range(60)}
+    base = checkpoint(tmp_path / "base", tensors, 60)
+    new = checkpoint(tmp_path / "new", {name: data[::-1] for name, data in tensors.items()}, 60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        assert main(["delta", "make", str(base), str(new), str(tmp_path / "d.delta")]) == 0
+        assert main(["delta", "apply", str(tmp_path / "d.delta"), str(base), str(tmp_path / "result")]) == 0
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert read(tmp_path / "result") == read(new)
+
+
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, versions: tuple[Path, Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new, _ = versions
+    path = tmp_path / "none" / "d.delta"
+    assert main(["delta", "make", str(base), str(new), str(path)]) == 1
+    assert f"{path}.writing: No such file" in capsys.readouterr().err

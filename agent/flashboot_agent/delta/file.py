@@ -111,11 +111,12 @@ class DeltaWriter:
         self.changed = 0
         self._temporary = path.with_name(path.name + TEMPORARY)
         self._named = False
-        self._bodies = TemporaryFile(dir=path.parent)  # noqa: SIM115 - __exit__ closes it
+        self._file = open_alone(self._temporary, path)
         try:
-            self._file = open_alone(self._temporary, path)
+            self._bodies = TemporaryFile(dir=path.parent)  # noqa: SIM115 - __exit__ closes it
         except BaseException:  # whatever it was: there will be no __exit__
-            self._bodies.close()
+            self._temporary.unlink()
+            self._file.close()
             raise
 
     def add(self, rows: memoryview, bodies: Sequence[bytes | memoryview]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,11 +31,23 @@ CORES: Final = len(os.sched_getaffinity(0))
 def told() -> Iterator[None]:
     """Errors of the work as what the command line tells. Raises CannotDo."""
     try:
-        yield
+        with _many_files():
+            yield
     except FlashBootError as error:
         raise CannotDo(str(error)) from error
     except OSError as error:
         raise CannotDo(f"{error.filename or 'a file'}: {error.strerror}") from error
+
+
+@contextmanager
+def _many_files() -> Iterator[None]:
+    """All files of two checkpoints are open at once; the 1024 that shells give are for programs that select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def keys(trust: Sequence[Path] | None) -> list[Ed25519PublicKey] | None:
