@@ -3,6 +3,7 @@ memfds and deltas."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.update import WantedUpdate
-from tests.component.agents import Cluster, Node, eventually
+from tests.component.agents import MIB, Cluster, Node, eventually
 from tests.component.arena_versions import NBYTES, held, order, publish, read, root, seed, versions
 from tests.component.clones import clone, proxy_to
 from tests.component.sync_server import says, serving, stops_after
@@ -200,6 +201,20 @@ def test_an_image_keeps_the_version_that_it_was_written_of(cluster: Cluster, ori
     node.want(held("hold", update=order(origin, 2)))
     until_version(node, 2)
     assert read(node) == IMAGES[2]
+
+
+def test_an_updatable_arena_that_is_damaged_is_found_out_and_dropped(cluster: Cluster) -> None:
+    node = cluster.node("a", env={"FLASHBOOT_VERIFY_SECONDS": "1"})
+    seed(node, IMAGES[0])
+    eventually(lambda: "arena verified" in node.log.read_text(), "compared, and right")
+    assert node.holder is not None
+    fds = Path(f"/proc/{node.holder.pid}/fd")
+    data = next(fd for fd in fds.iterdir() if os.readlink(fd).startswith("/memfd:flashboot-arena"))
+    with open(data, "r+b") as memory:  # what only a privileged process of this node can do
+        memory.seek(5 * MIB)
+        memory.write(bytes([IMAGES[0][5 * MIB] ^ 1]))
+    eventually(lambda: node.arena() is None, "dropped")
+    assert "arena differs from its digests" in node.log.read_text()
 
 
 def test_an_order_that_is_withdrawn_ends_what_it_began(a: Node, origin: Path) -> None:

@@ -216,6 +216,19 @@ def test_images_have_a_folder_on_the_node_only_when_they_are_wanted(helm: Path, 
     assert "images" not in str(specs["holder"])
 
 
+def test_updates_have_a_folder_on_the_nodes_disk_when_one_is_named(helm: Path, objects: Objects) -> None:
+    assert "updates" not in str(pod_specs(objects)["agent"])
+    specs = pod_specs(render(helm, **{"agent.updates.hostPath": "/data/updates"}))
+    spec = specs["agent"]
+    assert {"name": "updates", "hostPath": {"path": "/data/updates", "type": "DirectoryOrCreate"}} in spec["volumes"]
+    (agent,), (folders,) = spec["containers"], spec["initContainers"]
+    assert {"name": "FLASHBOOT_UPDATES", "value": "/var/lib/flashboot/updates"} in agent["env"]
+    for container in (agent, folders):
+        assert {"name": "updates", "mountPath": "/var/lib/flashboot/updates"} in container["volumeMounts"]
+    assert folders["command"][-1].endswith("chown 65532:65532 holder agent /var/lib/flashboot/updates")
+    assert "updates" not in str(specs["holder"])
+
+
 def test_only_the_door_is_privileged_and_shares_mounts(objects: Objects) -> None:
     privileged, propagating = [], []
     for part, spec in pod_specs(objects).items():
@@ -278,6 +291,7 @@ def test_images_come_by_tag_or_by_digest(helm: Path) -> None:
         ("agent.images.enabled=perhaps", "enabled"),
         ("agent.images.hostPath=images", "hostPath"),
         ("agent.images.budget=1", "budget"),
+        ("agent.updates.hostPath=here", "hostPath"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("operator.logLevel=loud", "logLevel"),
         ("tls.mode=on", "mode"),

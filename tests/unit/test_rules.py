@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashboot_agent.node.arena import STEPS, require_step
 from flashboot_agent.node.rules import Held, answer, arenas_of, clones, keeps, loads, unallocated
+from flashboot_agent.node.steps import STEPS, require_step
 from flashboot_agent.wire.arena import ArenaState, Peer
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.desired import Desired, Lane, Role, WantedArena

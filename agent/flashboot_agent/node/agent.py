@@ -13,7 +13,6 @@ from typing import Final
 
 from aiohttp import web
 
-from flashboot_agent.core.errors import NotReady, UnknownArena
 from flashboot_agent.holder.client import HolderClient
 from flashboot_agent.logs import Log
 from flashboot_agent.memory.host import HostMemoryBackend
@@ -32,6 +31,7 @@ from flashboot_agent.node.in_use import NoneMayUseIt
 from flashboot_agent.node.link import link_speed
 from flashboot_agent.node.loads import Loads
 from flashboot_agent.node.metrics import Metrics
+from flashboot_agent.node.patrol import Patrol
 from flashboot_agent.node.pods import PodTable
 from flashboot_agent.node.probes import Probes
 from flashboot_agent.node.pulse import tell_moves
@@ -42,7 +42,6 @@ from flashboot_agent.node.state import NodeState
 from flashboot_agent.node.store import ArenaStore
 from flashboot_agent.node.unfinished import settle
 from flashboot_agent.node.updates import Updates
-from flashboot_agent.node.verify import verify_all
 from flashboot_agent.node.watch import FolderWatch
 from flashboot_agent.transport.base import ArenaCatalog, Server, Transport
 from flashboot_agent.transport.choose import Connected, connect
@@ -93,7 +92,7 @@ class Agent:
             link_bytes_per_second=settings.link_bytes_per_second or link_speed(),
         )
         self.node.store.make_room = Eviction(self.node).make_room
-        self.node.store.settle = lambda arena: settle(arena, settings.updates / arena.name)
+        self.node.store.settle = lambda arena: settle(arena, settings.updates_folder / arena.name)
         self._transports = reach(self.node.store)
         self._serve = serve
         self._server: Server | None = None
@@ -103,6 +102,7 @@ class Agent:
         """For work in threads that would go on for long."""
         self._background = Background()
         self._drops = Drops(self.node, self._background, self._ending)
+        self._patrol = Patrol(self.node, self._drops, self._ending)
         self._loads = Loads(self.node, self._metrics.loaded)
         self._clones = Clones(self.node, self._drops, self._connect, self._metrics.cloned)
         self._updates = Updates(self.node, NoneMayUseIt(self.node))
@@ -126,12 +126,7 @@ class Agent:
         loop.set_default_executor(ThreadPoolExecutor(THREADS, "work"))
         node.board.bind(loop)
         node.board.listen(self._wake.set)
-        node.desired.load(now())
-        node.pods.load()
-        if node.identity is not None:
-            node.identity.load()
-        else:
-            log.warning("TLS is off: whoever reaches this agent may command it and read its arenas")
+        self._load()
         self._server = await asyncio.to_thread(self._serve, node.store)
         node.chunk_address = self._server.address
         runner = web.AppRunner(
@@ -146,6 +141,7 @@ class Agent:
         log.info("agent serving", http=f"{settings.bind}:{settings.http_port}", chunks=node.chunk_address)
         keeper = asyncio.create_task(self._holder.run())
         pulse = asyncio.create_task(tell_moves(node.store, node.board))
+        self._background.start(self._patrol.run())
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -177,24 +173,22 @@ class Agent:
             await runner.cleanup()
             log.info("agent ended")
 
+    def _load(self) -> None:
+        """What an earlier process left on disk."""
+        self.node.desired.load(now())
+        self.node.pods.load()
+        if self.node.identity is not None:
+            self.node.identity.load()
+        else:
+            log.warning("TLS is off: whoever reaches this agent may command it and read its arenas")
+
     def _connect(self, parent: Peer, arena: str) -> Connected:
         settings = self.node.settings
         return connect(self._transports, parent, arena, settings.node, settings.connect_seconds)
 
     def _found(self, arena: Arena) -> None:
         """An earlier process left it."""
-        self._background.start(self._verify(arena))
-
-    async def _verify(self, arena: Arena) -> None:
-        try:
-            right = await asyncio.to_thread(verify_all, arena, 1, self._ending)
-        except (UnknownArena, NotReady):
-            return
-        if right:
-            log.info("arena verified", arena=arena.name)
-        else:
-            log.error("arena differs from its digests", arena=arena.name)
-            self._drops.drop(arena.name, arena.state, "its bytes differ from its digests")
+        self._background.start(self._patrol.verify(arena.name))
 
     def _not_ready(self) -> str | None:
         if self._holder.why_not is None and not self.node.known:

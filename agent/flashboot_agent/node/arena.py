@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 from flashboot_agent._native import EgressBucket
 from flashboot_agent.core.digest import root_digest
@@ -28,24 +27,11 @@ from flashboot_agent.memory.base import DeviceMemory, Mapping, Region
 from flashboot_agent.node.feeds import Feeds
 from flashboot_agent.node.leases import Leases
 from flashboot_agent.node.record import ArenaRecord, Between, RecordFile
+from flashboot_agent.node.steps import require_step
 from flashboot_agent.transport.base import ArenaMeta
 from flashboot_agent.wire.arena import ArenaState
 from flashboot_agent.wire.base import now
 from flashboot_agent.wire.observed_arena import Accusation
-
-STEPS: Final[dict[ArenaState, frozenset[ArenaState]]] = {
-    "allocated": frozenset({"filling", "seeding"}),
-    "filling": frozenset({"sealed"}),
-    "seeding": frozenset({"sealed"}),
-    "sealed": frozenset({"updating"}),
-    "updating": frozenset({"sealed"}),
-}
-
-
-def require_step(arena: str, old: ArenaState, new: ArenaState) -> None:
-    """Raises ValueError: a wrong order is a fault of ours, never of a peer."""
-    if new not in STEPS[old]:
-        raise ValueError(f"{arena} can't go from {old} to {new}")
 
 
 class Arena:

@@ -113,9 +113,13 @@ class Settings:
     images_bytes_per_second: int = 200_000_000
     """FLASHBOOT_IMAGES_BYTES_PER_SECOND: pace of writing an image, so that engines keep their disk; 0: no limit."""
 
-    updates: Path = Path("/var/lib/flashboot/updates")
-    """FLASHBOOT_UPDATES: folder for deltas that are fetched and the journals of updates, on a disk of this node; of
-    this agent alone. It needs room for about two hundredths of the arenas that are updated at a time."""
+    updates: Path | None = None
+    """FLASHBOOT_UPDATES: folder for deltas that are fetched and the journals of updates; of this agent alone. It needs
+    room for some two hundredths of the arenas that are updated. None: in the agent's own folder, which is in memory."""
+
+    verify_seconds: float = 3600.0
+    """FLASHBOOT_VERIFY_SECONDS: how often the bytes of an updatable arena are compared with its digests; an immutable
+    one can't change. It costs a second of one core per 10 GB or so."""
 
     drain_seconds: float = 30.0
     """FLASHBOOT_DRAIN_SECONDS: an update of an arena waits so long for those who read it, while nobody new may; then it
@@ -135,6 +139,10 @@ class Settings:
     def state(self) -> Path:
         """The agent's own folder: the last desired state, so that a restarted agent keeps fencing."""
         return self.run / "agent"
+
+    @property
+    def updates_folder(self) -> Path:
+        return self.updates or self.state / "updates"
 
     @property
     def pods(self) -> Path:
@@ -169,8 +177,9 @@ class Settings:
             images_bytes_per_second=_number(
                 env, "FLASHBOOT_IMAGES_BYTES_PER_SECOND", cls.images_bytes_per_second, most=1 << 60
             ),
+            verify_seconds=_number(env, "FLASHBOOT_VERIFY_SECONDS", 3600, least=1),
             drain_seconds=_number(env, "FLASHBOOT_DRAIN_SECONDS", 30, least=1),
-            updates=Path(env.get("FLASHBOOT_UPDATES", cls.updates)),
+            updates=Path(env["FLASHBOOT_UPDATES"]) if env.get("FLASHBOOT_UPDATES") else None,
             tls=_tls(env),
             ca_file=Path(env.get("FLASHBOOT_CA_FILE", cls.ca_file)),
             token_file=Path(env.get("FLASHBOOT_TOKEN_FILE", cls.token_file)),

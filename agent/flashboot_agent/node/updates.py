@@ -80,7 +80,7 @@ class Updates:
             name,
             order,
             node=node.settings.node,
-            folder=node.settings.updates / name,
+            folder=node.settings.updates_folder / name,
             drain_seconds=node.settings.drain_seconds,
             store=node.store,
             begin=self._begin,
@@ -96,7 +96,7 @@ class Updates:
     def _clean(self) -> None:
         """What is left of arenas that are gone."""
         node = self._node
-        for folder in node.settings.updates.glob("arena-*"):
+        for folder in node.settings.updates_folder.glob("arena-*"):
             if node.store.get(folder.name) is None and folder.name not in node.updates:
                 shutil.rmtree(folder, ignore_errors=True)  # the next round tries again
 

@@ -62,10 +62,11 @@ holder are not root; this is the one step that needs to be, with no capability b
 */}}
 {{- define "flashboot.folders" -}}
 {{- $images := and (eq .part "agent") .root.Values.agent.images.enabled }}
+{{- $updates := and (eq .part "agent") .root.Values.agent.updates.hostPath }}
 - name: folders
   image: {{ include "flashboot.image" . }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  command: [sh, -ec, "cd /run/flashboot; mkdir -p holder agent pods meta; chown 65532:65532 holder agent{{ if $images }} /var/lib/flashboot/images{{ end }}"]
+  command: [sh, -ec, "cd /run/flashboot; mkdir -p holder agent pods meta; chown 65532:65532 holder agent{{ if $images }} /var/lib/flashboot/images{{ end }}{{ if $updates }} /var/lib/flashboot/updates{{ end }}"]
   securityContext:
     runAsUser: 0
     runAsGroup: 0
@@ -81,5 +82,8 @@ holder are not root; this is the one step that needs to be, with no capability b
     - {name: run, mountPath: /run/flashboot}
     {{- if $images }}
     - {name: images, mountPath: /var/lib/flashboot/images}
+    {{- end }}
+    {{- if $updates }}
+    - {name: updates, mountPath: /var/lib/flashboot/updates}
     {{- end }}
 {{- end }}
