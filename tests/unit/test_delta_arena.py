@@ -184,6 +184,40 @@ def test_a_disk_that_is_full_from_any_moment_on_leaves_the_arena_as_it_was(
     memory.close()
 
 
+@pytest.mark.parametrize("to", ["base", "result"])
+def test_a_disk_that_becomes_read_only_leaves_the_arena_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    path, base, new = small_delta(tmp_path, THREE_WINDOWS)
+    memory, works = shared(base), 2
+
+    def append(real: Callable[..., None], *arguments: object) -> None:
+        nonlocal works
+        works -= 1
+        if works < 0:
+            for name in ("append", "keep", "cut", "end"):
+                patched.setattr(Journal, name, refused)
+            refused()
+        real(*arguments)
+
+    def refused(*arguments: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    real = Journal.append
+    with memoryview(memory) as view:
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "append", lambda *arguments: append(real, *arguments))
+            for name in ("keep", "cut", "end"):
+                patched.setattr(Journal, name, getattr(Journal, name))
+            with pytest.raises(OSError, match="Read-only"):
+                apply(view, path, tmp_path)
+        assert memory[:] == base
+        recover(view, path, tmp_path, to)  # it can be written to again
+    assert memory[:] == (new if to == "result" else base)
+    assert not list((tmp_path / "journal").iterdir())
+    memory.close()
+
+
 @pytest.mark.parametrize(("file", "noted"), [("going.json", False), ("reverse", True)])
 def test_an_end_that_can_not_be_noted_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, noted: bool

@@ -36,6 +36,17 @@ def _pass(step: str) -> None:
     pass
 
 
+@contextmanager
+def _anyway(without_room: bool) -> Iterator[None]:
+    """Raises OSError unless `without_room`: a disk that takes nothing must not hold an arena between versions. If this
+    process died right then, its successor would find a chunk that is of neither version (Update._between)."""
+    try:
+        yield
+    except OSError:
+        if not without_room:
+            raise
+
+
 class _Journaled:
     """Memory and the journal of what is written to it."""
 
@@ -52,7 +63,8 @@ class _Journaled:
     def back(self, done: int, reverse: Path, *, without_room: bool = False) -> None:
         """From the state in which so many windows are the result's, and none is torn."""
         starts = self._journal.records()
-        self._journal.cut(starts[done])
+        with _anyway(without_room):
+            self._journal.cut(starts[done])
         for number in reversed(range(done)):
             window = self._windows[number]
             view = self._view(window)
@@ -61,22 +73,14 @@ class _Journaled:
                 located = _native.DeltaWindow(
                     view, window.offset, self._runs, rows, bodies, reverse=False, threads=self._threads
                 )
-                self._keep_back(Kept(number, True, located.journal()), without_room)
+                with _anyway(without_room):
+                    self._journal.keep(Kept(number, True, located.journal()))
                 self._point("kept back")
                 located.write(view, threads=self._threads)
             self._point("written back")
         self._forget(reverse)
         self._journal.end()
         self._point("back")
-
-    def _keep_back(self, kept: Kept, without_room: bool) -> None:
-        """Raises OSError unless it may be done `without_room`: a full disk must not hold an arena between versions. If
-        this process died right then, _require_between would tell."""
-        try:
-            self._journal.keep(kept)
-        except OSError:
-            if not without_room:
-                raise
 
     def _forget(self, reverse: Path) -> None:
         """A way back from the version that did not come to be; an earlier one stays."""
@@ -162,8 +166,7 @@ class Update(_Journaled):
         with self._alone():
             if self._journal.going() != self._going:
                 raise BadRequest(f"{self._journal.folder}: no update by {self._delta.path} is going there")
-            done = self.settle()
-            self._require_between(done)
+            done = self._between(self.settle())
             if to == "result":
                 self._forward(done, reverse)
             else:
@@ -200,9 +203,13 @@ class Update(_Journaled):
             located.write(view, threads=self._threads)
         self._point("written")
 
-    def _require_between(self, done: int) -> None:
-        """So many windows are the result, the others the base. Raises DeltaDamaged: nothing can be put right then."""
+    def _between(self, done: int) -> int:
+        """How many windows are the result, the others are the base: so many, or none after a way back that could not be
+        noted. Raises DeltaDamaged: nothing can be put right then."""
         table, digests = self._delta.contents.table, chunk_digests(self._memory, self._threads)
+        if digests == table.base:
+            self._journal.cut(0)
+            return 0
         middle = 8 * self._windows[done].first if done < len(self._windows) else len(digests)
         wanted = table.result[:middle] + table.base[middle:]
         if digests != wanted:
@@ -211,6 +218,7 @@ class Update(_Journaled):
                 f"{self._journal.folder}: chunk {chunk} is of neither version of {self._delta.path} "
                 f"({self._delta.contents.metadata.versions()}); load the arena anew"
             )
+        return done
 
     def _keep_reverse(self, path: Path) -> None:
         metadata = self._delta.contents.metadata
