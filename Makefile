@@ -42,20 +42,33 @@ demo: native ## scale a real SGLang from 1 to 4 on a cluster on this machine, an
 	python=$(DEV); cd e2e
 	PYTHONPATH=.:../agent:../operator exec $$python -m demo
 
+# Tests with servers and clusters wait half of their time; so that other targets run beside what is on the screen.
+define LANES
+declare -A lanes=()
+trap 'for lane in $${lanes[@]}; do kill -- -$$lane 2> /dev/null || true; done' EXIT
+beside() { # TARGET NICENESS
+	setsid nice -n $$2 $(MAKE) $$1 > build/$$1.log 2>&1 & lanes[$$1]=$$!
+	echo "beside this: make $$1 (build/$$1.log)"
+}
+ended() { # TARGET
+	wait $${lanes[$$1]} || { cat build/$$1.log; echo "make $$1 failed (build/$$1.log, above)"; exit 1; }
+	unset "lanes[$$1]"; echo "make $$1:"; tail -n 3 build/$$1.log
+}
+endef
+
 .PHONY: test
-test: native ## everything that CI runs, end-to-end tests last; native-checks beside all of it
-	$(SETUP) ensure native-checks # before `setup`: apt serves one at a time
-	mkdir -p build; setsid nice -n 10 $(MAKE) native-checks > build/native-checks.log 2>&1 & checks=$$!
-	trap 'kill -- -$$checks 2> /dev/null || true' EXIT
-	$(MAKE) lint generated setup
-	$(MAKE) test-engine
+test: native ## everything that CI runs: the engine's tests beside lint and the others, end-to-end tests last
+	$(SETUP) ensure system native-checks dev engine example-model controlplane
+	$(LANES)
+	beside native-checks 10; beside images 5; beside test-engine 0
+	$(MAKE) lint generated
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	model=$$($(SETUP) path example-model)
 	export FLASHBOOT_ENGINE_PYTHON=$$engine FLASHBOOT_EXAMPLE_MODEL=$$model
 	$(WITH_TOOLS) $$python $(PYTEST) $(SIDE_BY_SIDE) $(FAST_TESTS)
+	ended test-engine; ended images
 	$(MAKE) e2e
-	wait $$checks || { cat build/native-checks.log; exit 1; }
-	tail -n 3 build/native-checks.log
+	ended native-checks
 
 .PHONY: e2e
 e2e: ## end-to-end tests on a rack, or those of one capability: LABEL=life|drain|rollout|autoscale|bad_input|ranks|sglang|… (KEEP=1 leaves it up)
@@ -96,7 +109,10 @@ native: ## build the C++ module into agent/flashboot_agent, for work on the chec
 	mkdir -p build
 	$$python -m cmake -S csrc -B build/native -DPython_EXECUTABLE="$$python" > build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	$$python -m cmake --build build/native --parallel >> build/native.log 2>&1 || { cat build/native.log; exit 1; }
-	cp --remove-destination build/native/_native*.so build/native/_ahead*.so agent/flashboot_agent/
+	for built in build/native/_native*.so build/native/_ahead*.so; do # not again while tests run that have loaded it
+		there=agent/flashboot_agent/$$(basename "$$built")
+		cmp -s "$$built" "$$there" || cp --remove-destination "$$built" "$$there"
+	done
 
 .PHONY: native-checks
 native-checks: ## the C++ tests under sanitizers and for arm64, and the fuzz targets (ONLY=tsan or plain, FUZZ_SECONDS=20)
@@ -108,6 +124,10 @@ BENCH ?= all
 bench: native ## measure against limits and peers: BENCH=load|attach|clone|fanout|repair|isolation|plan|control|delta|all, QUICK=1, DOCS=1
 	python=$(DEV)
 	PYTHONPATH=.:agent:operator:e2e exec $$python -m bench $(BENCH) $(if $(QUICK),--quick) $(if $(DOCS),--docs)
+
+.PHONY: images
+images: ## build the rack's images from the sources as they are
+	$(SETUP) ensure images
 
 .PHONY: setup
 setup: ## make all environments, programs and images now

@@ -45,7 +45,7 @@ def _run(settings: Settings, progress: Progress, found: list[Cluster]) -> int:
     with progress.stage("helm install") as stage:
         cluster.helm.install(VALUES)
         stage.say("waiting for the pods")
-        wait_installed(cluster.kubectl, settings.install_seconds)
+        wait_installed(cluster.api, settings.install_seconds)
     verdicts = Scenario(settings, cluster, progress).run()
     print()
     print((settings.out / "report.md").read_text())

@@ -13,7 +13,6 @@ from flashboot_agent.wire.observed_pod import ObservedPod
 from kit.agents import Operators, agents
 from kit.apiserver import ApiServer
 from kit.errors import KitError
-from kit.kubectl import Kubectl
 
 EVERY_SECONDS = 0.2
 
@@ -37,13 +36,13 @@ class NodeView:
 class Watch:
     """Asks in a thread until closed; `views` is always the newest word of each node."""
 
-    def __init__(self, kubectl: Kubectl, api: ApiServer, namespace: str, name: str) -> None:
-        self._operators = Operators(kubectl, api)
+    def __init__(self, api: ApiServer, namespace: str, name: str) -> None:
+        self._operators = Operators(api)
         self._namespace = namespace
         self._name = name
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._views = {node: NodeView(node) for node in agents(kubectl)}
+        self._views = {node: NodeView(node) for node in agents(api)}
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -77,8 +76,8 @@ class Watch:
 
 
 @contextmanager
-def watching(kubectl: Kubectl, api: ApiServer, namespace: str, name: str) -> Iterator[Watch]:
-    watch = Watch(kubectl, api, namespace, name)
+def watching(api: ApiServer, namespace: str, name: str) -> Iterator[Watch]:
+    watch = Watch(api, namespace, name)
     try:
         yield watch
     finally:

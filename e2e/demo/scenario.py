@@ -77,7 +77,7 @@ class Scenario:
             stage.say("all equal" if not differences else f"{len(differences)} differences")
         lives = replicas(self._pods(), views)
         verdicts = checks(settings, lives, differences)
-        memory = next(iter(observed(self.kubectl, self.api).values())).memory.arena_pages
+        memory = next(iter(observed(self.api).values())).memory.arena_pages
         Report(
             settings=settings,
             replicas=lives,
@@ -92,7 +92,7 @@ class Scenario:
 
     def _pods(self) -> list[dict[str, Any]]:
         selector = f"flashboot.io/model-replica={self.settings.name}"
-        pods = self.kubectl.items("pods", "-n", self.settings.namespace, "-l", selector)
+        pods = self.api.items("pods", self.settings.namespace, labels=selector)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def _ask_all(self) -> list[Answer]:
@@ -105,7 +105,7 @@ class Scenario:
         self.kubectl.apply(json.dumps(plain_pod(self.settings)))
 
         def ready() -> None:
-            pod = self.kubectl.json("get", "pod", PLAIN, "-n", namespace)
+            pod = self.api.get("pods", PLAIN, namespace)
             say(f"pod is {pod['status'].get('phase')}")
             if not is_ready(pod):
                 raise NotYet(waits_for(pod))
@@ -117,7 +117,7 @@ class Scenario:
 
     def _status(self) -> tuple[int, str]:
         """Ready replicas (0 unless all that are wanted are), and what the ModelReplica says it waits for."""
-        mrep = self.kubectl.json("get", "modelreplica", self.settings.name, "-n", self.settings.namespace)
+        mrep = self.api.get("modelreplicas", self.settings.name, self.settings.namespace)
         status = mrep.get("status", {})
         if status.get("observedGeneration") != mrep["metadata"]["generation"]:
             return 0, "the operator has not seen it yet"
@@ -146,7 +146,7 @@ class Scenario:
         asked = 0.0
         ready, message = 0, ""
         ready_pods: frozenset[str] = frozenset()
-        with watching(self.kubectl, self.api, settings.namespace, settings.name) as watch:
+        with watching(self.api, settings.namespace, settings.name) as watch:
             while ready < settings.replicas:
                 if time.monotonic() > end:
                     raise DeadlineExceeded(

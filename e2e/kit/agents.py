@@ -9,7 +9,6 @@ from flashboot_agent.wire.observed import Observed
 from flashboot_agent.wire.observed_arena import ObservedArena
 from kit.apiserver import ApiServer
 from kit.errors import KitError
-from kit.kubectl import Kubectl
 
 SYSTEM = "flashboot-system"
 OPERATOR_PORT = 9442
@@ -26,33 +25,32 @@ class Agent:
     uid: str
 
 
-def agents(kubectl: Kubectl) -> dict[str, Agent]:
+def agents(api: ApiServer) -> dict[str, Agent]:
     """Node → its agent, for agents that run and are not on their way out."""
     return {
         pod["spec"]["nodeName"]: Agent(pod["spec"]["nodeName"], pod["metadata"]["name"], pod["metadata"]["uid"])
-        for pod in _running(kubectl, "flashboot-agent")
+        for pod in _running(api, "flashboot-agent")
     }
 
 
-def observed(kubectl: Kubectl, api: ApiServer) -> dict[str, Observed]:
+def observed(api: ApiServer) -> dict[str, Observed]:
     """Node → what its agent said last, for agents that answer the operator now.
 
     Raises KitError when there is no operator to ask."""
-    return Operators(kubectl, api).observed()
+    return Operators(api).observed()
 
 
 class Operators:
     """Asks the operator again and again, and looks for its pod anew only when it does not answer. For one thread."""
 
-    def __init__(self, kubectl: Kubectl, api: ApiServer) -> None:
-        self._kubectl = kubectl
+    def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._pod: str | None = None
 
     def observed(self) -> dict[str, Observed]:
         """As the function of this name."""
         if self._pod is None:
-            pods = _running(self._kubectl, "flashboot-operator")
+            pods = _running(self._api, "flashboot-operator")
             if not pods:
                 raise KitError("no operator runs that could be asked about the agents")
             self._pod = pods[0]["metadata"]["name"]
@@ -88,6 +86,6 @@ def ranks_of(seen: dict[str, Observed], model_replica_uid: str) -> dict[str, dic
     return found
 
 
-def _running(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
-    pods = kubectl.items("pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={name}")
+def _running(api: ApiServer, name: str) -> list[dict[str, Any]]:
+    pods = api.items("pods", SYSTEM, labels=f"app.kubernetes.io/name={name}")
     return [p for p in pods if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]]

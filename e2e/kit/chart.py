@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from kit.agents import SYSTEM
+from kit.apiserver import ApiServer
 from kit.eventually import NotYet, eventually
-from kit.kubectl import Kubectl, run
+from kit.kubectl import run
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "flashboot"
@@ -46,15 +47,15 @@ class Helm:
         self("uninstall", "flashboot", "--namespace", SYSTEM, "--ignore-not-found", "--wait")
 
 
-def wait_installed(kubectl: Kubectl, seconds: float = 120) -> None:
+def wait_installed(api: ApiServer, seconds: float = 120) -> None:
     """Until the operator is available and every node has a ready agent, holder and door."""
 
     def all_ready() -> None:
-        operator = kubectl.json("get", "deployment", "flashboot-operator", "-n", SYSTEM)
+        operator = api.get("deployments", "flashboot-operator", SYSTEM)
         if not operator["status"].get("readyReplicas"):
             raise NotYet("the operator is not ready")
         for part in PARTS:
-            status = kubectl.json("get", "daemonset", f"flashboot-{part}", "-n", SYSTEM)["status"]
+            status = api.get("daemonsets", f"flashboot-{part}", SYSTEM)["status"]
             ready, wanted = status.get("numberReady", 0), status["desiredNumberScheduled"]
             if ready < wanted or not wanted:
                 raise NotYet(f"{ready} of {wanted} {part} pods are ready")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from kit.agents import SYSTEM, agents
+from kit.apiserver import ApiServer
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually
 from kit.flipper import BitFlipper, Fault
-from kit.kubectl import Kubectl, run
+from kit.kubectl import run
 from kit.world import AWAY_LABEL, World
 from rack import network
 from rack.node import pid_of
@@ -25,15 +26,15 @@ def away(world: World, part: str, node: str) -> Iterator[None]:
     kubectl = world.kubectl
     kubectl("label", "node", node, f"{AWAY_LABEL}={part}", "--overwrite")
     try:
-        eventually(lambda: _gone(kubectl, part, node), f"the {part} to leave {node}", 60)
+        eventually(lambda: _gone(world.api, part, node), f"the {part} to leave {node}", 60)
         yield
     finally:
         kubectl("label", "node", node, f"{AWAY_LABEL}-")
 
 
-def _gone(kubectl: Kubectl, part: str, node: str) -> None:
+def _gone(api: ApiServer, part: str, node: str) -> None:
     selector = f"app.kubernetes.io/name=flashboot-{part}"
-    left = kubectl.items("pods", "-n", SYSTEM, "-l", selector, "--field-selector", f"spec.nodeName={node}")
+    left = api.items("pods", SYSTEM, labels=selector, fields=f"spec.nodeName={node}")
     if left:
         raise NotYet(f"{left[0]['metadata']['name']} is still there")
 
@@ -80,7 +81,7 @@ def _drop_table(enter: list[str]) -> None:
 def _agent_addresses(world: World) -> dict[str, str]:
     """Node → its agent's pod address."""
     found = {}
-    for node, agent in agents(world.kubectl).items():
-        pod = world.kubectl.json("get", "pod", agent.pod, "-n", SYSTEM)
+    for node, agent in agents(world.api).items():
+        pod = world.api.get("pods", agent.pod, SYSTEM)
         found[node] = pod["status"]["podIP"]
     return found

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flashboot_agent.wire.observed import Observed
 from kit.agents import SYSTEM
+from kit.apiserver import ApiServer
 from kit.errors import CommandFailed
 from kit.eventually import NotYet, eventually
-from kit.kubectl import Kubectl
 from kit.world import NAMESPACE, World
 
 MEMORY_NAME = "memfd:flashboot-arena-"
@@ -25,23 +25,23 @@ def wait_nothing_left(world: World, seconds: float = 90) -> None:
         if left:
             raise NotYet("; ".join(left))
 
-    eventually(lambda: _no_pods(world.kubectl), "all engine pods to be gone", seconds)
+    eventually(lambda: _no_pods(world.api), "all engine pods to be gone", seconds)
     world.eventually_observed("agents without arenas and pods", seconds, agents_empty)
-    eventually(lambda: _holders_empty(world.kubectl), "holders without memory", seconds)
+    eventually(lambda: _holders_empty(world), "holders without memory", seconds)
     eventually(_no_mappings, "no mapping of an arena in any process", seconds)
 
 
-def _no_pods(kubectl: Kubectl) -> None:
-    pods = kubectl.items("pods", "-n", NAMESPACE)
+def _no_pods(api: ApiServer) -> None:
+    pods = api.items("pods", NAMESPACE)
     if pods:
         raise NotYet(", ".join(pod["metadata"]["name"] for pod in pods))
 
 
-def _holders_empty(kubectl: Kubectl) -> None:
-    for pod in kubectl.items("pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=flashboot-holder"):
+def _holders_empty(world: World) -> None:
+    for pod in world.api.items("pods", SYSTEM, labels="app.kubernetes.io/name=flashboot-holder"):
         name = pod["metadata"]["name"]
         try:
-            stats = json.loads(kubectl("exec", name, "-n", SYSTEM, "--", "flashboot-holder", "healthcheck"))
+            stats = json.loads(world.kubectl("exec", name, "-n", SYSTEM, "--", "flashboot-holder", "healthcheck"))
         except CommandFailed as failed:
             raise NotYet(str(failed)) from failed
         if stats["used_bytes"] or stats["arenas"]:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kit.apiserver import ApiServer
 from kit.errors import KitError
-from kit.kubectl import Kubectl
 
 HOST = "10.77.0.1"
 """The host's end of the rack's bridge."""
@@ -32,11 +32,11 @@ def pod_dns() -> dict[str, Any]:
 
 
 @contextmanager
-def served(kubectl: Kubectl) -> Iterator[None]:
+def served(api: ApiServer) -> Iterator[None]:
     """Names are answered inside the block."""
 
     def address(pod: str, service: str, namespace: str) -> str | None:
-        slices = kubectl.items("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={service}")
+        slices = api.items("endpointslices", namespace, labels=f"kubernetes.io/service-name={service}")
         for endpoint in (each for one in slices for each in one.get("endpoints") or ()):
             if endpoint.get("hostname") == pod:
                 return str(endpoint["addresses"][0])

@@ -52,10 +52,10 @@ class World:
 
     def observed(self) -> dict[str, Observed]:
         """Node → what its agent sees now."""
-        return agents.observed(self.kubectl, self.api)
+        return agents.observed(self.api)
 
     def nodes(self) -> list[str]:
-        return sorted(node["metadata"]["name"] for node in self.kubectl.items("nodes"))
+        return sorted(node["metadata"]["name"] for node in self.api.items("nodes", None))
 
     def eventually_observed(self, what: str, seconds: float, holds: Callable[[dict[str, Observed]], None]) -> None:
         """Until `holds` does not raise NotYet for what the agents see; an agent that can't be asked is not yet."""
@@ -86,8 +86,7 @@ class Mrep:
         return mrep
 
     def get(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.kubectl.json("get", "modelreplica", self.name, "-n", NAMESPACE)
-        return found
+        return self.world.api.get("modelreplicas", self.name, NAMESPACE)
 
     def condition(self, kind: str) -> dict[str, Any]:
         """The condition for the present generation. Raises NotYet."""
@@ -118,7 +117,7 @@ class Mrep:
 
     def pods(self) -> list[dict[str, Any]]:
         """Pods that are not on their way out."""
-        found = self.world.kubectl.items("pods", "-n", NAMESPACE, "-l", f"flashboot.io/model-replica={self.name}")
+        found = self.world.api.items("pods", NAMESPACE, labels=f"flashboot.io/model-replica={self.name}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def pod_on(self, node: str) -> dict[str, Any]:

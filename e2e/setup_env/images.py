@@ -75,6 +75,7 @@ def _build_images(builder: Builder, rootfs: Path, context: Path, engine_name: st
         engine_context.mkdir()
         builder.export(dockerfile, context, "dist", engine_context / "wheels")
         (engine_context / "engine-marker").write_text(engine_name + "\n")
+        shutil.copytree(_RECIPES / "startup", engine_context / "startup", ignore=_IGNORED)
         builder.build(_RECIPES / "engine-cpu.Dockerfile", engine_context, TAGS["engine-cpu"])
         archives = [build_pause_archive(_RECIPES / "pause.c", work, TAGS["pause"])]
         with stage("writing image archives"):

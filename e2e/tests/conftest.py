@@ -98,7 +98,7 @@ def world(rack: None, request: pytest.FixtureRequest) -> Iterator[World]:
     api = ApiServer(kubectl)
     try:
         Helm(tools.find("helm"), KUBECONFIG).install(VALUES)
-        wait_installed(kubectl, 180)
+        wait_installed(api, 180)
         with kubectl.namespace(NAMESPACE):
             try:
                 yield World(kubectl, api)

@@ -119,7 +119,7 @@ def test_an_autoscaler_scales_up_under_load_and_the_new_pods_clone(world: World,
     world.apply(hpa())
 
     def scaled(to: int) -> None:
-        found = world.kubectl.json("get", "hpa", NAME, "-n", NAMESPACE)
+        found = world.api.get("horizontalpodautoscalers", NAME, NAMESPACE)
         wanted = mrep.get()["spec"]["replicas"]
         if not found.get("status", {}).get("currentMetrics") or wanted != to:
             raise NotYet(f"{wanted} replicas; {json.dumps(found.get('status', {}))}")
@@ -132,7 +132,7 @@ def test_an_autoscaler_scales_up_under_load_and_the_new_pods_clone(world: World,
     assert ways(mrep) == {name: "seed" if name == first else "clone" for name in names(mrep)}
 
     status = mrep.get()["status"]
-    selected = world.kubectl.items("pods", "-n", NAMESPACE, "-l", status["selector"])
+    selected = world.api.items("pods", NAMESPACE, labels=status["selector"])
     assert len(selected) == status["replicas"] == MOST, "exactly one pod per replica"
     eventually(lambda: scaled(1), "the autoscaler to scale down without load", 60)
     world.kubectl("delete", "hpa", NAME, "-n", NAMESPACE)

@@ -16,6 +16,8 @@ from kit.eventually import NotYet, eventually
 from kit.world import ENGINE_SECONDS, NAMESPACE, Mrep, World, manifest, restarts
 from rack.settings import MODELS
 
+pytestmark = pytest.mark.usefixtures("broken")
+"""All of them: its engine starts to import SGLang while the others are tested."""
 INDEX = "model.safetensors.index.json"
 
 
@@ -72,12 +74,12 @@ def told(world: World, namespace: str, name: str, reason: str, *words: str) -> N
     """Until the condition Degraded and an Event say it."""
 
     def probe() -> None:
-        mrep = world.kubectl.json("get", "modelreplica", name, "-n", namespace)
+        mrep = world.api.get("modelreplicas", name, namespace)
         said = {c["type"]: c for c in mrep.get("status", {}).get("conditions", [])}
         degraded = said.get("Degraded", {})
         if degraded.get("reason") != reason or not all(word in degraded["message"] for word in words):
             raise NotYet(str(degraded))
-        events = world.kubectl.items("events.events.k8s.io", "-n", namespace)
+        events = world.api.items("events", namespace)
         if not any(e["reason"] == reason and e["regarding"]["name"] == name for e in events):
             raise NotYet("the condition is there, the Event is not")
 

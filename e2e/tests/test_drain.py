@@ -41,8 +41,8 @@ def source(mrep: Mrep) -> str:
 
 def told(mrep: Mrep) -> list[str]:
     """Reasons of all Events of the object."""
-    fields = f"involvedObject.name={mrep.name},involvedObject.kind=ModelReplica"
-    return [e["reason"] for e in mrep.world.kubectl.items("events", "-n", NAMESPACE, "--field-selector", fields)]
+    fields = f"regarding.name={mrep.name},regarding.kind=ModelReplica"
+    return [e["reason"] for e in mrep.world.api.items("events", NAMESPACE, fields=fields)]
 
 
 @pytest.mark.timeout(240)
@@ -77,7 +77,7 @@ def test_the_source_of_a_drained_node_is_replaced_before_its_pods_go(mrep: Mrep)
 def test_an_agent_that_comes_back_holds_what_it_held(mrep: Mrep) -> None:
     world, node = mrep.world, source(mrep)
     before, arena = world.observed()[node], mrep.arenas()[node]
-    killed = agents(world.kubectl)[node]
+    killed = agents(world.api)[node]
     world.kubectl("delete", "pod", killed.pod, "-n", SYSTEM, "--grace-period=0", "--force", "--wait=true")
 
     def holds(seen: dict[str, Observed]) -> None:

@@ -127,9 +127,9 @@ def _waits_for_the_agent(story: Story, node: str) -> None:
 def _waits_for_the_door(story: Story, node: str) -> None:
     pod = story.mrep.pod_on(node)
     name = pod["metadata"]["name"]
-    fields = f"involvedObject.name={name},reason=FailedMount"
-    events = story.world.kubectl.items("events", "-n", NAMESPACE, "--field-selector", fields)
-    if not any("csi.flashboot.io" in event["message"] for event in events):
+    fields = f"regarding.name={name},reason=FailedMount"
+    events = story.world.api.items("events", NAMESPACE, fields=fields)
+    if not any("csi.flashboot.io" in event["note"] for event in events):
         raise NotYet(f"{name} is {pod['status'].get('phase')} without an event about its volume")
 
 
@@ -148,7 +148,7 @@ def test_a_killed_agent_finds_its_arenas_again(story: Story) -> None:
     """The holder kept the memory: nothing is fetched again, engines reconnect and never stop serving."""
     node = sorted(story.mrep.arenas())[0]
     before = story.world.observed()[node]
-    killed = agents(story.world.kubectl)[node]
+    killed = agents(story.world.api)[node]
     story.world.kubectl("delete", "pod", killed.pod, "-n", SYSTEM, "--grace-period=0", "--force", "--wait=true")
 
     def holds(seen: dict[str, Observed]) -> None:

@@ -6,7 +6,6 @@ Tensor parallelism only: on a CPU, SGLang itself cannot compute with experts tha
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,8 @@ SECONDS = 400
 class Story:
     world: World
     document: dict[str, Any]
+    mrep: Mrep
     plain: Answer | None = None
-    mrep: Mrep | None = None
 
 
 def wide() -> dict[str, Any]:
@@ -46,38 +45,41 @@ def wide() -> dict[str, Any]:
     return made
 
 
+def plain(document: dict[str, Any]) -> dict[str, Any]:
+    """The same container without FlashBoot: its flags, its volume and its label."""
+    spec = copy.deepcopy(document["spec"]["template"]["spec"])
+    probe = {"httpGet": {"path": "/ready", "port": ENGINE_PORT}, "periodSeconds": 1, "timeoutSeconds": 5}
+    spec["containers"][0]["readinessProbe"] = probe
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": spec}
+
+
 @pytest.fixture(scope="module")
 def story(world: World) -> Iterator[Story]:
+    """Plain SGLang and the first replica start together: one alone would leave a core idle half of the time."""
     checkpoints.ensure(checkpoints.FULL)
-    yield Story(world, wide())
+    document = wide()
+    world.apply(plain(document))
+    yield Story(world, document, Mrep.create(world, document))
+    world.kubectl("delete", "pod", "plain", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
     world.kubectl("delete", "modelreplica", "ranks", "pairs", "-n", NAMESPACE, "--ignore-not-found", "--wait=true")
 
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_plain_sglang_answers(story: Story) -> None:
-    """The same container without FlashBoot: its flags, its volume and its label."""
-    spec = copy.deepcopy(story.document["spec"]["template"]["spec"])
-    spec["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": ENGINE_PORT}, "timeoutSeconds": 5}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": spec}
-    story.world.kubectl.apply(json.dumps(pod))
-
     def ready() -> None:
-        seen = story.world.kubectl.json("get", "pod", "plain", "-n", NAMESPACE)
+        seen = story.world.api.get("pods", "plain", NAMESPACE)
         conditions = {c["type"]: c["status"] for c in seen["status"].get("conditions", ())}
         if conditions.get("Ready") != "True":
             raise NotYet(f"it is {seen['status'].get('phase')}, {conditions}")
 
-    try:
-        eventually(ready, "the plain engine to be ready", SECONDS, every=0.5)
-        story.plain = ask(story.world.api, NAMESPACE, "plain")
-    finally:
-        story.world.kubectl("delete", "pod", "plain", "-n", NAMESPACE, "--wait=true", "--ignore-not-found", seconds=60)
+    eventually(ready, "the plain engine to be ready", SECONDS, every=0.5)
+    story.plain = ask(story.world.api, NAMESPACE, "plain")
+    story.world.kubectl("delete", "pod", "plain", "-n", NAMESPACE, "--wait=true", seconds=60)
 
 
 def agree(story: Story) -> None:
     """Every replica says what plain SGLang said. The first pod of a group speaks for it."""
     assert story.plain is not None
-    assert story.mrep is not None
     for pod in story.mrep.pods():
         if pod["metadata"]["labels"].get("apps.kubernetes.io/pod-index", "0") != "0":
             continue
@@ -87,7 +89,6 @@ def agree(story: Story) -> None:
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_one_pod_seeds_the_arenas_of_both_ranks(story: Story) -> None:
-    story.mrep = Mrep.create(story.world, story.document)
     story.mrep.wait_ready(1, SECONDS)
     (ranks,) = story.mrep.ranks().values()
     assert sorted(ranks) == RANKS
@@ -100,7 +101,6 @@ def test_one_pod_seeds_the_arenas_of_both_ranks(story: Story) -> None:
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_two_more_replicas_clone_both_ranks_and_answer_alike(story: Story) -> None:
-    assert story.mrep is not None
     (source,) = story.mrep.ranks()
     story.mrep.scale(3)
     story.mrep.wait_ready(3, SECONDS)
@@ -134,21 +134,18 @@ def over_two_pods() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pairs(story: Story) -> Iterator[Story]:
     """The replicas of one pod are gone: cores are few."""
-    if story.mrep is not None:
-        story.mrep.delete()
-    with names.served(story.world.kubectl):
+    story.mrep.delete()
+    with names.served(story.world.api):
         yield story
 
 
 def engines(story: Story) -> dict[str, tuple[str, int]]:
     """Pod → UID, and how often its engine was started again."""
-    assert story.mrep is not None
     return {pod["metadata"]["name"]: (pod["metadata"]["uid"], restarts(pod)) for pod in story.mrep.pods()}
 
 
 def sealed_at(story: Story) -> dict[tuple[str, str], object]:
     """Node and rank → when its arena was complete."""
-    assert story.mrep is not None
     return {
         (node, rank): arena.sealed_at for node, ranks in story.mrep.ranks().items() for rank, arena in ranks.items()
     }
@@ -167,22 +164,20 @@ def test_a_group_of_two_pods_seeds_a_rank_each(pairs: Story) -> None:
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_second_group_clones_and_answers_alike(pairs: Story) -> None:
-    assert pairs.mrep is not None
     pairs.mrep.scale(2)
     pairs.mrep.wait_ready(2, SECONDS)
     status = pairs.mrep.get()["status"]
     assert (status["replicas"], status["readyReplicas"], status["lastClone"]["replicas"]) == (2, 2, 1)
     assert [domain["residentReplicas"] for domain in status["domains"]] == [2]
-    selected = pairs.world.kubectl.items("pods", "-n", NAMESPACE, "-l", status["selector"])
+    selected = pairs.world.api.items("pods", NAMESPACE, labels=status["selector"])
     assert sorted(pod["metadata"]["name"] for pod in selected) == ["pairs-0-0", "pairs-1-0"]
-    budget = pairs.world.kubectl.json("get", "poddisruptionbudget", "pairs", "-n", NAMESPACE)
+    budget = pairs.world.api.get("poddisruptionbudgets", "pairs", NAMESPACE)
     assert budget["spec"]["minAvailable"] == 2
     agree(pairs)
 
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_group_that_loses_an_engine_restarts_as_a_whole_and_loads_nothing(pairs: Story) -> None:
-    assert pairs.mrep is not None
     before, sealed = engines(pairs), sealed_at(pairs)
     # All processes of the engine but the first, which then ends with an error; kubelet starts the container again.
     kill = "import os; me = {'1', str(os.getpid())}; "
@@ -205,7 +200,6 @@ def test_a_group_that_loses_an_engine_restarts_as_a_whole_and_loads_nothing(pair
 
 
 def test_scaling_down_takes_a_whole_group(pairs: Story) -> None:
-    assert pairs.mrep is not None
     pairs.mrep.scale(1)
 
     def gone() -> None:

@@ -40,7 +40,7 @@ class Story:
 
     def seeds(self) -> int:
         """How often the checkpoint was loaded so far."""
-        events = self.world.kubectl.items("events.events.k8s.io", "-n", NAMESPACE)
+        events = self.world.api.items("events", NAMESPACE)
         mine = [event for event in events if event["regarding"].get("uid") == self.mrep.uid]
         return sum(1 for event in mine if event["reason"] == "SeedSealed")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,15 @@ class Story:
 
     def agree(self) -> None:
         """Every replica says what the seed said, and none was restarted."""
-        assert self.answer is not None
         for pod in self.mrep.pods():
-            said = ask(self.world.api, NAMESPACE, pod["metadata"]["name"])
-            assert first_difference(self.answer, said) is None
-            assert restarts(pod) == 0
+            self.agrees(pod)
+
+    def agrees(self, pod: dict[str, Any]) -> None:
+        """This one does."""
+        assert self.answer is not None
+        said = ask(self.world.api, NAMESPACE, pod["metadata"]["name"])
+        assert first_difference(self.answer, said) is None
+        assert restarts(pod) == 0
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +65,17 @@ def test_doctor_finds_everything_in_place_in_a_running_engines_pod(story: Story)
     arguments = next(each for each in pod["spec"]["containers"] if each["name"] == "engine")["args"]
     doctor = ["python", "-m", "flashboot_operator.cli.main", "doctor", "-o", "json", "--", *arguments]
     where = ["exec", pod["metadata"]["name"], "-n", NAMESPACE, "-c", "engine"]
-    # It imports SGLang while an engine serves, on two cores.
+    story.mrep.scale(2)  # for the next chapter: this one keeps one of two cores busy, and so does an engine's start
     found = json.loads(story.world.kubectl(*where, "--", *doctor, seconds=ENGINE_SECONDS))
     states = {each["check"]: each["state"] for each in found["checks"]}
     assert found["ok"], found
     assert {"mount", "socket", "agent", "flags", "model", "identity"} <= states.keys()
     assert "skipped" not in states.values(), found
-    story.agree()
+    story.agrees(pod)
 
 
 @pytest.mark.timeout(ENGINE_SECONDS + 60)
 def test_the_second_clones_and_answers_alike(story: Story) -> None:
-    story.mrep.scale(2)
     story.mrep.wait_ready(2)
     arenas = story.mrep.arenas().values()
     assert sorted(arena.way for arena in arenas) == ["clone", "seed"]
@@ -83,7 +87,7 @@ def test_the_second_clones_and_answers_alike(story: Story) -> None:
 def test_engines_serve_on_and_come_back_to_an_agent_that_was_killed(story: Story) -> None:
     node = min(story.mrep.arenas())
     before = story.world.observed()[node]
-    killed = agents(story.world.kubectl)[node]
+    killed = agents(story.world.api)[node]
     story.world.kubectl("delete", "pod", killed.pod, "-n", SYSTEM, "--grace-period=0", "--force", "--wait=true")
     story.agree()
 

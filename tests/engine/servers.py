@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+PATHS = [ROOT / folder for folder in ("agent", "e2e/engine_stub", "e2e/images/startup")]
+"""Of every Python process that loads SGLang."""
 START_SECONDS = 600  # about 30 on a quiet machine; it may be shared with a whole cluster
 
 
@@ -43,7 +45,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = folder / f"server-{self.port}.log"
-        paths = [ROOT / "agent", ROOT / "e2e" / "engine_stub", *([plugin] if plugin else [])]
+        paths = [*PATHS, *([plugin] if plugin else [])]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),

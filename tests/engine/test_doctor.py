@@ -15,13 +15,13 @@ from flashboot_agent.engine import seams
 from flashboot_agent.engine.doctor import image
 from flashboot_agent.engine.doctor.findings import Check, Odd, run
 from tests.engine import peer as peers
-from tests.engine.servers import ROOT, install_entry_point
+from tests.engine.servers import PATHS, ROOT, install_entry_point
 
 
 def doctor(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and log of a process of its own, with the plug-in found as an installed wheel would be."""
     plugin = install_entry_point(tmp_path / "site")
-    paths = [ROOT / "agent", ROOT / "operator", ROOT / "e2e" / "engine_stub", plugin]
+    paths = [*PATHS, ROOT / "operator", plugin]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

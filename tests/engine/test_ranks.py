@@ -19,7 +19,7 @@ from flashboot_agent.wire import attach as wire
 from flashboot_agent.wire.place import Place
 from flashboot_operator.core.ranks import places_of_pod
 from tests.engine import peer as peers
-from tests.engine.servers import ROOT, START_SECONDS, Server, install_entry_point
+from tests.engine.servers import PATHS, ROOT, START_SECONDS, Server, install_entry_point
 from tests.engine.test_server import PROMPTS, flags
 
 RANKS = [Place(tp=0), Place(tp=1)]
@@ -79,7 +79,7 @@ def test_what_every_rank_holds_is_bit_equal_to_what_plain_sglang_loads(
 
     folders = [str(checkpoints[name]) for name in CUTS]
     command = [sys.executable, "-m", "tests.engine.rank_loads", str(socket_path), *folders]
-    paths = [ROOT, *(ROOT / part for part in ("agent", "e2e", "e2e/engine_stub"))]
+    paths = [*PATHS, ROOT, ROOT / "e2e"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
