@@ -136,7 +136,7 @@ async def cluster(nodes: int, folder: Path) -> AsyncIterator[Cluster]:
             api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         grant(api, SYSTEM)
         identities.prepare(api, SYSTEM)
-        operator = OperatorProcess(api, SYSTEM, folder)
+        operator = OperatorProcess(api, SYSTEM, folder, forked=False)
         rig = Rig(api, NAMESPACE, operator, agent=LightAgent)
         operator.start()
         await operator.ready()

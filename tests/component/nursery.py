@@ -1,4 +1,4 @@
-"""Starts agents and holders by a fork of a process that has imported them already.
+"""Starts agents, holders and operators by a fork of a process that has imported them already.
 
 The tests start some two hundred of them, and importing takes most of what each one costs. What runs is what
 `python -m MODULE` runs, with arguments and an environment of its own, in a child of the test's process. Benchmarks and
@@ -24,7 +24,9 @@ from functools import cache
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-MODULES = ("flashboot_agent.node", "flashboot_agent.holder")
+NODES = ("flashboot_agent.node", "flashboot_agent.holder")
+OPERATORS = ("flashboot_operator",)
+"""They share nothing of weight, so that each kind has a nursery of its own."""
 REPO = Path(__file__).resolve().parents[2]
 _START_SECONDS = 60.0
 
@@ -66,13 +68,13 @@ class Forked:
 class Nursery:
     """Ends with this process: its connection is closed then."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_START_SECONDS)
-        paths = os.pathsep.join(map(str, (REPO, REPO / "agent")))
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        paths = os.pathsep.join(map(str, (REPO, REPO / "agent", REPO / "operator")))
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
         self._process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, pass_fds=[theirs.fileno()])
         theirs.close()
         self._socket = ours
@@ -86,9 +88,9 @@ class Nursery:
 
 
 @cache
-def nursery() -> Nursery:
-    """The one of this process."""
-    return Nursery()
+def nursery(modules: Sequence[str] = NODES) -> Nursery:
+    """The one of this process for these modules."""
+    return Nursery(modules)
 
 
 def _fork_twice() -> int:
@@ -133,7 +135,7 @@ def _become(module: str, args: list[str], env: dict[str, str], log: str) -> str:
 
 
 def main() -> None:
-    for module in MODULES:
+    for module in sys.argv[2:]:
         __import__(f"{module}.__main__")
         del sys.modules[f"{module}.__main__"]  # each program runs it anew
     # A program at its end would look through all that was imported here, and copy each page of it: half a second.

@@ -28,6 +28,7 @@ from flashboot_agent.trust.credentials import CredentialStore
 from tests.component.controlplane import identities
 from tests.component.controlplane.apiserver import REPO, ApiError, ApiServer, free_port
 from tests.component.controlplane.fakeagents import FakeAgent
+from tests.component.nursery import OPERATORS, Forked, nursery
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -51,13 +52,15 @@ async def eventually(what: str, check: Callable[[], Awaitable[T]], deadline_s: f
 class OperatorProcess:
     """One operator for all tests; those that kill it start it again. Two at once would act on the same objects."""
 
-    def __init__(self, api: ApiServer, namespace: str, folder: Path) -> None:
+    def __init__(self, api: ApiServer, namespace: str, folder: Path, *, forked: bool = True) -> None:
+        """`forked`: it comes from the nursery."""
         self.api = api
         self.namespace = namespace
         self.agent_port = 9440  # Each agent has an address of its own on loopback.
         self.http_port = free_port()
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked
+        self._process: Forked | subprocess.Popen[bytes] | None = None
         self._starts = 0
 
     def start(self, **environment: str) -> None:
@@ -78,14 +81,12 @@ class OperatorProcess:
             "FLASHBOOT_RENEW_DEADLINE_SECONDS": "45",
             **environment,
         }
+        if self._forked:
+            self._process = nursery(OPERATORS).start(*OPERATORS, [], env, self.log)
+            return
+        command = [sys.executable, "-m", *OPERATORS]
         with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "flashboot_operator"],
-                env=env,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-            )
+            self._process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=self._folder)
 
     @property
     def log(self) -> Path:
