@@ -67,6 +67,14 @@ def test_the_newest_version_arrives(server: Server, node: Node) -> None:
     assert server.asked == [("0-1.delta", None), ("1-2.delta", None)]
 
 
+def test_what_others_have_in_the_spool_folder_stays(server: Server, node: Node) -> None:
+    node.spool.mkdir()
+    for name in ("film.part", "7-8.delta.0123456789abcdef.part"):
+        (node.spool / name).touch()
+    node.follow(server.url)
+    assert [path.name for path in node.spool.iterdir()] == ["film.part"]
+
+
 def test_over_tls_only_from_whom_is_trusted(tmp_path: Path, server: Server, node: Node) -> None:
     key = keys.new_key()
     certificate = keys.self_signed(key, "localhost", now())

@@ -71,6 +71,21 @@ def test_each_version_arrives_bit_for_bit(tmp_path: Path) -> None:
         receiver(folder, tmp_path / "spool").follow(late)
 
 
+def test_files_that_are_not_its_own_stay(tmp_path: Path) -> None:
+    others = ["0-1.delta.sha256", "step.delta", "step.delta.writing"]
+    for name in [*others, "0-1.delta"]:
+        (tmp_path / name).touch()
+    steps = versions(3)
+    with Publisher(tmp_path, PLACES):
+        pass
+    assert names(tmp_path) == sorted([*others, "0-1.delta"])  # no chain yet
+    with Publisher(tmp_path, PLACES) as publisher:
+        publish(publisher, 0, steps[0])
+        (tmp_path / "7-8.delta").touch()
+        publish(publisher, 1, steps[1])
+    assert names(tmp_path) == sorted([*others, "0-1.delta", "chain"])
+
+
 def test_a_chain_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "chain")
     with pytest.raises(CheckpointMalformed, match="chain is no regular file"):

@@ -117,7 +117,7 @@ class Receiver:
         self._require_same(chain, target)
         steps = way(chain, target.version, target.digest, wanted, str(self._origin))
         useful = {part_name(step) for step in steps}
-        for left in self._spool.glob(f"*{PART}"):
+        for left in self._spool.glob(f"*-*.delta.*{PART}"):
             if left.name not in useful:
                 left.unlink(missing_ok=True)
         return steps

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.core.identity import document_digest
@@ -25,6 +26,9 @@ from flashboot_agent.sync.chain import Chain, Retention, Step, file_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+_OURS: Final = re.compile(r"\d+-\d+\.delta(" + re.escape(TEMPORARY) + ")?")
 
 
 class Shelf:
@@ -94,9 +98,10 @@ class Shelf:
         return chain
 
     def _remove_unnamed(self, chain: Chain | None) -> None:
+        """Of files that a publisher makes, those that the chain does not name; without a chain none was made here."""
         named = {step.file for step in chain.steps} if chain else set()
-        for file in [*self.folder.glob("*.delta"), *self.folder.glob(f"*.delta*{TEMPORARY}")]:
-            if file.name not in named:
+        for file in self.folder.iterdir() if chain else ():
+            if _OURS.fullmatch(file.name) and file.name not in named:
                 with suppress(OSError):  # nobody reads it, and the next turn tries again
                     file.unlink()
 
