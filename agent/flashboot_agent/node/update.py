@@ -121,15 +121,15 @@ class ArenaUpdate:
             log.info("update cancelled", arena=self._name)
         except Torn as torn:
             self._fail(FlashBootError(str(torn)), retried=True)
-            self._drop(str(torn))
         except FlashBootError as error:
             self._fail(error, retried=not isinstance(error, Refused))
         except OSError as error:
             self._fail(FlashBootError(f"{self._name}: node {self._node} failed: {error}"), retried=True)
-        except Exception as error:
+        except Exception as error:  # a fault of ours is told as one
             log.error("update broke", exc_info=error, arena=self._name)
             self._fail(FlashBootError(f"{self._name}: a fault in the agent of {self._node}: {error!r}"), retried=False)
         finally:
+            self._require_version()
             self.ended_at = time.monotonic()
             self._changed()
 
@@ -167,9 +167,13 @@ class ArenaUpdate:
         self.problem, self.retried = error.problem(), retried
         self._phase = "failed"
 
-    def _drop(self, why: str) -> None:
+    def _require_version(self) -> None:
+        """An arena that is between two versions now, whatever the reason, is none that anybody can use."""
+        arena = self._store.get(self._name)
+        if arena is None or arena.state != "updating":
+            return
         try:
-            self._store.drop(self._name, why)
+            self._store.drop(self._name, "its update ended between two versions")
         except FlashBootError as error:  # no holder: it frees the memory once it is back
             log.warning("arena not freed yet", arena=self._name, why=str(error))
 

@@ -22,13 +22,20 @@ from flashboot_agent.delta import words
 from flashboot_agent.delta.arena import put_back
 from flashboot_agent.delta.file import Delta
 from flashboot_agent.delta.source import MemorySource
+from flashboot_agent.logs import Log
+from flashboot_agent.memory.base import Mapping
 from flashboot_agent.node.arena import Arena
 from flashboot_agent.node.pause import Engine, paused
 from flashboot_agent.node.record import Between
 from flashboot_agent.sync.resident import JOURNAL, REVERSE, ResidentArena
 from flashboot_agent.wire.layout import Layout
 
+log = Log(__name__)
+
 MOST_THREADS: Final = 8
+
+Version = tuple[int, bytes]
+"""With its table of digests."""
 
 
 class Torn(Exception):
@@ -62,6 +69,7 @@ class ArenaTarget:
         self._arena, self._node, self._folder, self._host = arena, node, folder, host
         self._drain = drain_seconds
         self.content, self.nbytes = arena.meta.layout_digest, arena.nbytes
+        self._runs = words.of_layout(Layout.from_bytes(arena.meta.layout))
         self._threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
 
     @property
@@ -89,41 +97,46 @@ class ArenaTarget:
                 new_digest=metadata.result_digest,
             ),
         )
-        torn = False
+        known: Version | None = version, digests
         try:
             arena.leases.wait_unread(min(self._drain, self._host.left()))
             with paused(engines, self._host.left()):
                 self._host.begun()
-                version, digests = self._write(delta, version, digests)
-                arena.end_update(version, digests)
-        except Torn:
-            torn = True
-            raise
+                mapping = arena.region.map_for_update()
+                known = None
+                known, trouble = self._write(delta, mapping, digests)
+                arena.end_update(*known)
+            if trouble is not None:
+                raise trouble
         finally:
-            if arena.state == "updating" and not torn:
-                arena.end_update(version, digests)
+            if arena.state == "updating" and known is not None:
+                arena.end_update(*known)
 
-    def _write(self, delta: Delta, version: int, digests: bytes) -> tuple[int, bytes]:
-        """The version that it is then, and its digests."""
-        arena = self._arena
-        runs = words.of_layout(Layout.from_bytes(arena.meta.layout))
-        shutil.rmtree(self._folder / JOURNAL, ignore_errors=True)  # the record says a version: it is of another arena
-        with arena.region.map_for_update() as mapping:
+    def _write(self, delta: Delta, mapping: Mapping, digests: bytes) -> tuple[Version, BaseException | None]:
+        """What it is then, and why it is not the new version. Raises Torn."""
+        version = self.version
+        try:
+            # The record said a version: what lies there is of another arena, or of what was settled since.
+            shutil.rmtree(self._folder / JOURNAL, ignore_errors=True)
             resident = ResidentArena(
-                MemorySource(mapping.view, runs, self.content, str(self)),
+                MemorySource(mapping.view, self._runs, self.content, str(self)),
                 version,
                 digests,
                 self._folder,
                 threads=self._threads,
                 point=self._host.point,
             )
+            resident.apply(delta)
+            return (resident.version, resident.digests), None
+        except BaseException as error:  # noqa: BLE001 - whatever it was (it is raised later): what the memory is now has to be found out
+            _let_go(error)
+            self._require(mapping.view, digests)
+            return (version, digests), error
+        finally:
             try:
-                resident.apply(delta)
-            except BaseException as error:  # whatever it was: what the memory is now has to be found out
-                _let_go(error)
-                self._require(mapping.view, digests)
-                raise
-            return resident.version, resident.digests
+                mapping.close()
+            except BufferError:  # it goes with the last view, and nobody writes through that any more
+                log.error("a view of an updated arena stayed", arena=self._arena.name)
 
     def _require(self, memory: memoryview, digests: bytes) -> None:
         """It is what it was. Raises Torn."""

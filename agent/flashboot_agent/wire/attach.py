@@ -19,10 +19,10 @@ memory travel as file descriptors beside the message. The per-pod socket is the 
                                          ←    agent
                                          ←    refused                             typed; the plug-in decides, loudly
 
-What an engine may rely on, with every arena that it is handed as ready: nobody changes its size, and nobody its bytes as
-long as the pod is there. Of an immutable arena seals of the kernel hold that; of an updatable one the agent, which gives
-no descriptor for writing after the commit and updates no arena that a pod has (docs/design/0025). So a seed unmaps and
-closes what it wrote through before it commits.
+What an engine may rely on, with every arena that it is handed as ready: nobody changes its size, and nobody its bytes
+as long as the pod is there. Of an immutable arena seals of the kernel hold that; of an updatable one the agent, which
+gives no descriptor for writing after the commit and updates no arena that a pod has (docs/design/0025). So a seed
+unmaps and closes what it wrote through before it commits.
 
 The connection stays open for the engine's life; the agent learns of the engine's death by its end. After a restart of
 the agent the plug-in connects again and says hello once more with `attached: true`.
