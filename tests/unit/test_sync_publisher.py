@@ -86,6 +86,20 @@ def test_files_that_are_not_its_own_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([*others, "0-1.delta", "chain"])
 
 
+def test_a_closed_publisher_is_closed_for_processes_that_it_forked_too(tmp_path: Path) -> None:
+    end, go = os.pipe()
+    with Publisher(tmp_path, PLACES):
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            os.read(end, 1)  # until the test has come to its end
+            os._exit(0)
+    Publisher(tmp_path, PLACES).close()
+    os.close(go)
+    os.close(end)
+    os.waitpid(child, 0)
+
+
 def test_a_chain_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "chain")
     with pytest.raises(CheckpointMalformed, match="chain is no regular file"):

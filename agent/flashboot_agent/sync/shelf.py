@@ -80,6 +80,7 @@ class Shelf:
         return self.chain
 
     def close(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # processes that were forked meanwhile, to load data, have it, too
         os.close(self._lock)
 
     def _replace(self, chain: Chain) -> None:
