@@ -46,7 +46,7 @@ def test_a_checkpoint_however_it_is_cut_into_files(
     assert sorted(path.name for path in result.iterdir()) == sorted(path.name for path in base.iterdir())
 
 
-def test_an_image_and_its_new_digests(tmp_path: Path) -> None:
+def test_an_image_its_new_digests_and_its_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = small(arena_bytes=12288).to_bytes()
     data = weights(6144, 3)
     new = stepped_version(data, 3, 0.02)
@@ -54,8 +54,12 @@ def test_an_image_and_its_new_digests(tmp_path: Path) -> None:
     paths[0].write_bytes(image_bytes(data, layout))
     paths[1].write_bytes(image_bytes(new, layout))
     base, other, delta, result = map(str, paths)
-    assert main(["delta", "make", base, other, delta]) == 0
+    assert main(["delta", "make", base, other, delta, "--new-version", "6"]) == 0
     assert main(["delta", "apply", delta, base, result]) == 0
+    for before, after, told in ((base, result, "0 → 6"), (result, base, "6 → 7")):
+        capsys.readouterr()
+        assert main(["delta", "make", before, after, str(tmp_path / told)]) == 0
+        assert told in capsys.readouterr().out
     with open_image(paths[3]) as image:
         assert image.digests == chunk_digests(new)
         assert paths[3].read_bytes()[image.data_offset :] == new

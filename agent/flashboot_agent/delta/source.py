@@ -33,6 +33,8 @@ class Source(ABC):
     """Digest of what all versions have in common."""
     nbytes: int
     runs: list[Run]
+    version = 0
+    """What it says itself; 0 where it does not."""
     digests: bytes | None = None
     """Of its chunks, where it has a table of them: whoever reads it compares them."""
 
@@ -78,6 +80,7 @@ class ImageSource(Source):
         self.image = image
         self.nbytes = image.manifest.bytes
         self.content, self.digests = image.manifest.layout_digest, image.digests
+        self.version = image.manifest.version
         try:
             self.runs = words.of_layout(Layout.from_bytes(image.layout))
         except ValueError as error:

@@ -33,9 +33,12 @@ def make(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="the next version of the same")],
     delta: Annotated[Path, typer.Argument(metavar="DELTA", help="the file to write; must not be there")],
     *,
-    base_version: Annotated[int, typer.Option("--base-version", metavar="N", min=0)] = 0,
+    base_version: Annotated[
+        int | None, typer.Option("--base-version", metavar="N", min=0, help="default: what an image says; else 0")
+    ] = None,
     new_version: Annotated[
-        int | None, typer.Option("--new-version", metavar="N", help="default: the one after")
+        int | None,
+        typer.Option("--new-version", metavar="N", help="default: what an image says, if later; else the one after"),
     ] = None,
     classes: Annotated[
         int, typer.Option("--classes", min=1, max=16, help="of exponents: 16 is smallest, 1 quickest to apply")
@@ -54,12 +57,14 @@ def make(
     from flashboot_agent.delta.make import Versions, make
     from flashboot_agent.delta.source import open_source
 
-    versions = Versions(base_version, base_version + 1 if new_version is None else new_version)
     with told():
         if delta.exists() or delta.is_symlink():
             raise CannotDo(f"{delta} is there already; name a new one")
         key = trailer.read_private(sign) if sign else None
         with open_source(base) as before, open_source(new) as after:
+            first = before.version if base_version is None else base_version
+            then = max(first + 1, after.version) if new_version is None else new_version
+            versions = Versions(first, then)
             make(before, after, delta, versions, classes=classes, threads=threads, key=key, note=note)
         with open_delta(delta, [key.public_key()] if key else None) as made:
             _show(made, output)
