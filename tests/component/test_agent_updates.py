@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from flashboot_agent.memory import memfd
+from flashboot_agent.wire import attach
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.update import WantedUpdate
 from tests.component.agents import MIB, Cluster, Node, eventually
@@ -122,7 +124,7 @@ def test_an_arena_that_an_engine_has_waits_until_its_pod_is_gone(a: Node, origin
     uid = a.publish()
     a.want(held(pods=[uid]))
     with a.engine(uid) as engine:
-        ready, data = engine.attach()
+        ready, fds = engine.until(attach.Ready)  # it has not said `attached` yet
         a.want(held(pods=[uid], update=order(origin, 1)))
         arena = a.until_arena(lambda arena: arena.update and arena.update.problem, "refused")
         assert arena.update is not None
@@ -130,10 +132,11 @@ def test_an_arena_that_an_engine_has_waits_until_its_pod_is_gone(a: Node, origin
         assert (arena.update.problem.reason, arena.update.retried) == ("ArenaInUse", True)
         for named in (f"tiny-{uid[:5]}", "node a", arena.arena):
             assert named in arena.update.problem.message
-        assert (data, ready.digest) == (IMAGES[0], root(IMAGES[0]))
         a.kill_agent()
         a.start_agent()  # which knows of the engine before that has come back
         a.until_arena(lambda arena: arena.update and arena.update.problem, "refused by the next agent, too")
+        assert os.pread(fds[0], ready.bytes, 0) == IMAGES[0]
+        memfd.close_all(fds)
     a.unpublish(uid)
     until_version(a, 1)
     assert read(a) == IMAGES[1]
@@ -223,6 +226,9 @@ def test_an_order_that_is_withdrawn_ends_what_it_began(a: Node, origin: Path) ->
         server.bad = [stops_after(1000)] * 20
         a.want(held(update=order(server.url, 1)))
         a.until_arena(lambda arena: arena.update and arena.update.phase == "fetching", "fetching")
+        eventually(lambda: list((a.run / "updates").glob("*/spool/*")), "a part of it")
+        a.want(held())
+        eventually(lambda: not list((a.run / "updates").glob("*/spool/*")), "nothing is left")
         a.want(held(update=order(origin, 2)))
         until_version(a, 2)
     assert read(a) == IMAGES[2]

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 log = Log(__name__)
 
+SPOOL: Final = "spool"
+"""In an arena's folder: deltas on their way."""
 STALL_SECONDS: Final = 10.0
 """Without a byte; then the connection counts as broken."""
 
@@ -144,7 +146,7 @@ class ArenaUpdate:
             )
         began = time.monotonic()
         with arena.pinned(), _origin(self.order, self.left()) as origin:
-            receiver = Receiver(origin, self._folder / "spool", _keys(self.order), self._arrived)
+            receiver = Receiver(origin, self._folder / SPOOL, _keys(self.order), self._arrived)
             target = ArenaTarget(arena, self._node, self._folder, self, self._drain)
             chain = receiver.fetch(target, self.order.version)
             steps = receiver.follow(target, self.order.version, chain=chain)

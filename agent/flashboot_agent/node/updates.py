@@ -20,7 +20,7 @@ from flashboot_agent.node.orders import Cancelled
 from flashboot_agent.node.pause import Engine, Engines
 from flashboot_agent.node.record import Between
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.node.update import ArenaUpdate
+from flashboot_agent.node.update import SPOOL, ArenaUpdate
 from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.update import WantedUpdate
 
@@ -94,11 +94,14 @@ class Updates:
         update.start()
 
     def _clean(self) -> None:
-        """What is left of arenas that are gone."""
+        """What is left of arenas that are gone, and of orders that are withdrawn. What can't be removed is tried again
+        in the next round."""
         node = self._node
         for folder in node.settings.updates_folder.glob("arena-*"):
-            if node.store.get(folder.name) is None and folder.name not in node.updates:
-                shutil.rmtree(folder, ignore_errors=True)  # the next round tries again
+            if folder.name in node.updates:
+                continue
+            gone = node.store.get(folder.name) is None
+            shutil.rmtree(folder if gone else folder / SPOOL, ignore_errors=True)
 
     # From the threads of updates
 
