@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import resource
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from flashboot_agent.core.digest import chunk_digests
+from flashboot_agent.core.errors import ImageDamaged
+from flashboot_agent.delta.source import ImageSource
 from flashboot_agent.load.image import open_image
 from flashboot_operator.cli.main import main
 from tests.checkpoints import checkpoint, entry, read, tensor_file
@@ -74,6 +77,9 @@ def test_an_image_that_a_disk_damaged_becomes_no_version(
         image = bytearray(image_bytes(content, layout))
         image[-1] ^= name == damaged
         (tmp_path / name).write_bytes(image)
+    for name in ("base", "new"):
+        with open_image(tmp_path / name) as opened, pytest.raises(ImageDamaged) if name == damaged else nullcontext():
+            ImageSource(opened).read_into(memoryview(bytearray(12288)))
     assert main(["delta", "make", str(tmp_path / "base"), str(tmp_path / "new"), str(tmp_path / "d.delta")]) == 1
     assert f"{tmp_path / damaged}: chunk 0 differs from its digest" in capsys.readouterr().err
     assert not (tmp_path / "d.delta").exists()

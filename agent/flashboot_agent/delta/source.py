@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from flashboot_agent.core.checkpoint import Shard, shards
+from flashboot_agent.core.chunks import DIGEST_CHUNK_BYTES
+from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.core.errors import CheckpointTruncated, ImageDamaged
 from flashboot_agent.core.identity import document_digest
 from flashboot_agent.delta import words
@@ -35,12 +37,14 @@ class Source(ABC):
     runs: list[Run]
     version = 0
     """What it says itself; 0 where it does not."""
-    digests: bytes | None = None
-    """Of its chunks, where it has a table of them: whoever reads it compares them."""
 
     @abstractmethod
     def view(self, offset: int, nbytes: int) -> memoryview:
         """These bytes, until the next call."""
+
+    def require(self, offset: int, digests: bytes) -> None:  # noqa: B027 - others say nothing of their own
+        """What was read from here on has these digests, chunk by chunk. Raises ImageDamaged where it has others itself:
+        what a disk lost must not become a version."""
 
     def unlike(self, other: Source) -> str:
         """How the other one is no version of this."""
@@ -79,7 +83,7 @@ class ImageSource(Source):
     def __init__(self, image: Image) -> None:
         self.image = image
         self.nbytes = image.manifest.bytes
-        self.content, self.digests = image.manifest.layout_digest, image.digests
+        self.content = image.manifest.layout_digest
         self.version = image.manifest.version
         try:
             self.runs = words.of_layout(Layout.from_bytes(image.layout))
@@ -93,6 +97,21 @@ class ImageSource(Source):
         if _read_into(self.image.fd, view, self.image.data_offset + offset) < nbytes:
             raise ImageDamaged(f"{self.image.path} was cut while it was read")
         return view
+
+    def read_into(self, memory: memoryview) -> None:
+        """All of it, compared with its digests. Raises ImageDamaged."""
+        step = 8 * DIGEST_CHUNK_BYTES
+        for begin in range(0, self.nbytes, step):
+            size = min(step, self.nbytes - begin)
+            memory[begin : begin + size] = self.view(begin, size)
+        self.require(0, chunk_digests(memory))
+
+    def require(self, offset: int, digests: bytes) -> None:
+        first = offset // DIGEST_CHUNK_BYTES
+        own = self.image.digests[8 * first : 8 * first + len(digests)]
+        for at in range(0, len(digests), 8):
+            if digests[at : at + 8] != own[at : at + 8]:
+                raise ImageDamaged(f"{self}: chunk {first + at // 8} differs from its digest; take another copy")
 
     def __str__(self) -> str:
         return str(self.image.path)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from flashboot_agent.core.checkpoint import shards
 from flashboot_agent.core.digest import chunk_digests, root_digest
 from flashboot_agent.core.errors import BadRequest, UnsupportedEngine
+from flashboot_agent.delta.disk import room_in
 from flashboot_agent.delta.permutation import PermutationMap, Tensor
 from flashboot_agent.delta.source import ImageSource
 from flashboot_agent.engine.convert import convert
@@ -63,14 +64,13 @@ def convert_image(image: Path, path: Path, arguments: Sequence[str], number: int
     """Write the image of the arena as it is with the weights that the arguments name; the digest of its bytes.
     `number`: the version that it is then (default: the next). In memory: one arena, and about one layer of the model.
 
-    Raises as `convert`, ImageDamaged, OSError."""
+    Raises as `convert`, ImageDamaged, DiskFull, OSError."""
     with open_image(image) as opened, ExitStack() as stack:
         layout = _layout(opened.layout, image)
         given = start(arguments, stack)
         source = ImageSource(opened)
         memory = memoryview(mmap.mmap(-1, source.nbytes))
-        for begin in range(0, source.nbytes, 1 << 23):
-            memory[begin : begin + (1 << 23)] = source.view(begin, min(1 << 23, source.nbytes - begin))
+        source.read_into(memory)
         for part in convert(layout, given.tensors, given.fetch, given.feed):
             memory[part.offset : part.offset + part.data.nbytes] = part.data
         digests = chunk_digests(memory)
@@ -82,7 +82,8 @@ def convert_image(image: Path, path: Path, arguments: Sequence[str], number: int
                 "written_at": now(),
             }
         )
-        write_image(path, manifest, opened.layout, digests, memory, bytes_per_second=0, stop=threading.Event())
+        with room_in(path.parent, str(path)):
+            write_image(path, manifest, opened.layout, digests, memory, bytes_per_second=0, stop=threading.Event())
     return digest
 
 
