@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,28 @@ def test_a_file_of_very_many_runs_is_refused_before_they_take_memory(monkeypatch
     with pytest.raises(ValueError, match="more than 100 runs"):
         list(runs_from_bytes(b"\x08" * 101))
     assert runs([(2 * at, 1 + at % 2) for at in range(101)], 202) == [Run(202, BYTES)]
+
+
+def test_a_file_has_what_the_format_says_where_it_says(tmp_path: Path) -> None:
+    """Read once more by the document alone: docs/reference/delta-format.md."""
+    base, new = small_delta(tmp_path)[1:]
+    path = tmp_path / "signed.delta"
+    make(source(base), source(new), path, Versions(1, 2), key=KEY)
+    data = path.read_bytes()
+    magic, version, flags, chunk, nbytes, text, runs, bodies = struct.unpack("<8sHHIQIIQ", data[:40])
+    assert (magic, version, flags, chunk, nbytes) == (b"FBDELTA\0", 2, 0, 1 << 20, len(base))
+    assert data[40:64] == bytes(24)
+    assert json.loads(data[64 : 64 + text])["newVersion"] == 2
+    chunks, spans = -(-nbytes // chunk), -(-bodies // 65536)
+    table = 64 + text + runs
+    sizes = struct.unpack(f"<{chunks}I", data[table + 16 * chunks : table + 20 * chunks])
+    assert sum(size & (1 << 30) - 1 for size in sizes) == bodies
+    front = table + 20 * chunks + 32 * spans
+    for number in range(spans):
+        body = data[front : front + bodies][number * 65536 : (number + 1) * 65536]
+        at = table + 20 * chunks + 32 * number
+        assert data[at : at + 32] == hashlib.sha256(body).digest()
+    end = data[front + bodies :]
+    digest = hashlib.sha256(data[:front] + end[:24]).digest()
+    assert (len(end), end[0], end[1:8], end[24:56], end[120:]) == (128, 1, bytes(7), digest, b"FBDELTAE")
+    KEY.public_key().verify(end[56:120], b"flashboot delta v2\0" + digest)
