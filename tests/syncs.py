@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from flashboot_agent.core.digest import chunk_digests
 from flashboot_agent.delta.source import MemorySource
+from flashboot_agent.sync.origin import DirectoryOrigin
 from flashboot_agent.sync.press import Published
 from flashboot_agent.sync.publisher import Publisher
+from flashboot_agent.sync.receive import Receiver
 from flashboot_agent.sync.resident import ResidentArena
 from flashboot_agent.sync.tensors import TensorPlaces, TensorSpec
 from tests.deltas import BFLOAT16, stepped_version, weights
@@ -25,6 +29,7 @@ SPECS = {
 PLACES = TensorPlaces(SPECS)
 
 Version = dict[str, bytes]
+KEY = Ed25519PrivateKey.generate()
 
 
 def first() -> Version:
@@ -60,6 +65,14 @@ def image(version: Version, places: TensorPlaces = PLACES) -> bytearray:
 def arena(memory: bytearray, number: int, folder: Path) -> ResidentArena:
     source = MemorySource(memoryview(memory), PLACES.runs, PLACES.content, "the arena", subject=PLACES.subject)
     return ResidentArena(source, number, chunk_digests(source.memory), folder)
+
+
+def receiver(folder: Path, spool: Path, *, signed: bool = False) -> Receiver:
+    return Receiver(DirectoryOrigin(folder), spool, [KEY.public_key()] if signed else None)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @contextmanager
