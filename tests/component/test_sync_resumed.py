@@ -180,7 +180,7 @@ def test_what_is_of_other_ways_goes(tmp_path: Path, small: tuple[Server, bytes, 
     server, base, _ = small
     node = Node(tmp_path, base)
     node.spool.mkdir()
-    for name in ("7-8.delta.part", "0-1.delta.0123456789abcdef.part"):
+    for name in ("7-8.delta.0123456789abcdef.part", "0-1.delta.0123456789abcdef.part", "not-ours.part"):
         (node.spool / name).write_bytes(b"half")
     node.follow(server.url)
-    assert node.left() == []
+    assert node.left() == ["not-ours.part"]

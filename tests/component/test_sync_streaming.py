@@ -14,6 +14,7 @@ from aiohttp import web
 from flashboot_agent.core.errors import DeltaBaseMismatch, DeltaDamaged
 from flashboot_agent.delta.document import HEADER
 from flashboot_agent.delta.spans import SPAN
+from flashboot_agent.sync import download
 from tests.component.streams import LARGE, NAME, SMALL, Node, header_of, published
 from tests.component.sync_server import Server, holds_at
 
@@ -50,7 +51,10 @@ def test_windows_are_written_while_the_rest_is_on_its_way(tmp_path: Path, large:
     assert node.left() == []
 
 
-def test_a_flipped_bit_of_any_part_is_refused(tmp_path: Path, small: tuple[Server, bytes, bytes]) -> None:
+def test_a_flipped_bit_of_any_part_is_refused(
+    tmp_path: Path, small: tuple[Server, bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
     server, base, _ = small
     path, header = server.folder / NAME, header_of(server)
     good = path.read_bytes()
