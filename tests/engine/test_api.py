@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from flashboot_agent.core.errors import (
     SeedFailed,
     UnsupportedModel,
 )
+from flashboot_agent.engine import begun as begun_module
 from flashboot_agent.engine import client as clients
-from flashboot_agent.engine import conversation
+from flashboot_agent.engine import conversation, keeper, views
 from flashboot_agent.engine import seed as seeds
 from flashboot_agent.engine.tensors import plan_tensors
 from flashboot_agent.wire import attach as wire
@@ -93,6 +95,11 @@ def made() -> dict[str, Any]:
         ".odd..name.": torch.tensor([True, False]),
         "trained": torch.nn.Parameter(torch.ones(3)),
     }
+
+
+def all_in_place() -> dict[str, Any]:
+    """Without the one that has no bytes: an arena of such is read without Python."""
+    return {name: tensor for name, tensor in made().items() if tensor.numel()}
 
 
 def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -277,6 +284,108 @@ def test_a_question_that_nobody_wants_answered_ends(peer: peers.Peer, ask: Calla
     begun.close()
     with pytest.raises(FlashBootError, match="this conversation was closed"):
         begun.answer()
+
+
+def test_plain_tensors_are_made_by_the_thread_also_after_a_wait(
+    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = all_in_place()
+    attach_or_seed(ask(), load=lambda: given)
+
+    def other_way(*_: Any) -> None:
+        raise AssertionError("the tensors were made after the import of torch")
+
+    monkeypatch.setattr(views, "by_name", other_way)
+    assert same(attach(ask()), given)
+    peer.hold = wire.Coming(allocated=True, bytes=peer.nbytes, watermark=0, note="on its way")
+    begun = begin(ask())
+    peer.wait_for(wire.Hello, 3)
+    peer.hold = None
+    assert same(attach(begun), given)
+    peer.wait_for(wire.Attached, 3)
+
+
+def test_a_torch_without_the_functions_gets_the_same_tensors_afterwards(
+    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = all_in_place()
+    attach_or_seed(ask(), load=lambda: given)
+    monkeypatch.setattr(begun_module, "torch_libraries", lambda: ("libc.so.6", "libc.so.6"))
+    with caplog.at_level("WARNING", "flashboot"):
+        assert same(attach(ask()), given)
+    assert "tensors are made after the import of torch, not beside it: this torch has no" in caplog.text
+    peer.wait_for(wire.Attached, 2)
+
+
+def attached_hellos(peer: peers.Peer) -> int:
+    return sum(isinstance(message, wire.Hello) and message.attached for message in peer.seen)
+
+
+def test_a_new_agent_is_told_again_who_is_attached(
+    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.02)
+    attach_or_seed(ask(), load=all_in_place)
+    attach(ask())
+    peer.wait_for(wire.Attached, 2)
+    peer.close()
+    peer.open()
+    peer.wait_for(wire.Attached, 4)
+    assert attached_hellos(peer) == 2
+
+
+def test_an_agent_that_went_before_the_weights_were_taken_is_told_when_it_is_back(
+    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.02)
+    given = all_in_place()
+    attach_or_seed(ask(), load=lambda: given)
+    peer.wait_for(wire.Attached, 1)
+    begun = begin(ask())
+    begun.answer()
+    peer.close()
+    weights = attach(begun)
+    assert same(weights, given)
+    peer.open()
+    peer.wait_for(wire.Attached, 3)
+    assert attached_hellos(peer) == 2, "of the one that seeded, too"
+
+
+def test_the_agent_sees_at_once_that_nobody_uses_the_arena(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    attach_or_seed(ask(), load=all_in_place).close()
+    weights = attach(ask())
+    peer.wait_for(wire.Attached)
+    weights.close()
+    weights.close()
+    threads = [thread for thread in threading.enumerate() if thread.name in ("flashboot-begun", "flashboot-keeper")]
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_an_answer_is_not_waited_for_in_a_child(peer: peers.Peer, ask: Callable[..., Request]) -> None:
+    attach_or_seed(ask(), load=made)
+    code = (
+        "import os, sys\n"
+        "from flashboot_agent.api import Request, attach, begin\n"
+        "begun = begin(Request(model='m', revision='1', socket=sys.argv[1]))\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        begun.answer()\n"
+        "    except Exception as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "weights = attach(begun)\n"
+        "if os.fork() == 0:\n"
+        "    print(float(weights['table'][0, 1]), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = run(code, peer.path)
+    first, second = done.stdout.splitlines()
+    assert "call begin after it" in first, done.stderr
+    assert second == "1.0"
 
 
 # What is asked for -----------------------------------------------------------------------------------------------
