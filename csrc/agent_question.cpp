@@ -39,6 +39,11 @@ bool AgentQuestion::stopped() const {
   return stopped_;
 }
 
+int AgentQuestion::descriptor() const {
+  const std::lock_guard lock(mutex_);
+  return socket_;
+}
+
 int AgentQuestion::hand_over() {
   const std::lock_guard lock(mutex_);
   return std::exchange(socket_, -1);

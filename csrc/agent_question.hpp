@@ -38,6 +38,8 @@ class AgentQuestion {
   bool tell(std::string_view message);
   // Until the agent says something, the connection ends, or `patience` is over; false in the last case.
   [[nodiscard]] bool wait(std::chrono::milliseconds patience) const;
+  // The connection, to look at; -1 when there is none.
+  [[nodiscard]] int descriptor() const;
   // The connection, whose owner is the caller now; -1 when there is none.
   [[nodiscard]] int hand_over();
   void stop();

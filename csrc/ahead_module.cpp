@@ -34,6 +34,34 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e6) * 1000));
 }
 
+// While one lives, this thread has not Python's lock. A thread that asks for it back when the interpreter ends is ended
+// by Python, which no frame of C++ lives through: it stays away then, as it will from Python 3.14 on.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    while (ending()) {
+      (void)pause();
+    }
+    PyEval_RestoreThread(state_);
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  Unlocked(Unlocked&&) = delete;
+  Unlocked& operator=(Unlocked&&) = delete;
+
+ private:
+  static bool ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+  }
+
+  PyThreadState* state_;
+};
+
 class Ahead {
  public:
   explicit Ahead(const nb::bytes& identity) : identity_(text_of(identity)) {}
@@ -45,7 +73,7 @@ class Ahead {
 
   bool ask(const std::string& path, const nb::bytes& hello, double seconds) {
     const std::string said(text_of(hello));
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     answer_ = question_.ask(path, said, milliseconds(seconds));
     if (!answer_ || !arena_.take(answer_->packet, answer_->descriptors, identity_)) {
       return false;
@@ -71,17 +99,18 @@ class Ahead {
   bool take(const std::string& arena, std::uint64_t nbytes, const std::string& digest, int descriptor,
             const nb::bytes& document) {
     std::string text(text_of(document));
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return arena_.take({arena, nbytes, digest, {}}, descriptor, std::move(text), identity_);
   }
 
   bool make(const std::string& cpu, const std::string& python) {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     if (!arena_.make(cpu, stop_)) {
       return false;
     }
     objects_.emplace(python);
     names_ = PreparedNames(arena_.names());
+    of_tensor_.assign(arena_.table().tensors().size(), nullptr);
     memory_ = std::make_unique<PresentArenas>(arena_.names().text.size() + kTensorAndName * names_.size());
     return true;
   }
@@ -96,6 +125,7 @@ class Ahead {
     }
     put(tensors->handles(), into);
     memory_ = nullptr;
+    of_tensor_ = {};
     if (into.size() != names_.size()) {  // two read the same, such as a.b and c beside a and b.c
       into.clear();
       return false;
@@ -110,10 +140,7 @@ class Ahead {
   }
 
   bool tell(const nb::bytes& message) { return question_.tell(text_of(message)); }
-  bool wait(double seconds) {
-    const nb::gil_scoped_release unlocked;
-    return question_.wait(milliseconds(seconds));
-  }
+  [[nodiscard]] int fileno() const { return question_.descriptor(); }
   int connection() { return question_.hand_over(); }
   int descriptor() { return arena_.hand_over(); }
   nb::bytes document() const { return nb::bytes(arena_.document().data(), arena_.document().size()); }
@@ -126,7 +153,7 @@ class Ahead {
 
   void put(std::span<const TorchShims::Handle> made, nb::dict& into) {
     const PresentArenas::Lent lent(*memory_);
-    std::vector<PyObject*> objects(made.size());  // which `into` holds
+    std::vector<PyObject*>& objects = of_tensor_;
     const auto& bindings = arena_.table().bindings();
     for (std::size_t i = 0; i < bindings.size(); ++i) {
       if (i + kAhead < bindings.size()) {  // what is looked at in a few rounds was written by another core
@@ -166,6 +193,7 @@ class Ahead {
   ArenaAhead arena_;
   std::optional<TorchObjects> objects_;
   PreparedNames names_;
+  std::vector<PyObject*> of_tensor_;  // by number, which the dictionary holds; present before it is needed
   std::unique_ptr<PresentArenas> memory_;
 };
 
@@ -184,7 +212,7 @@ NB_MODULE(_ahead, module) {
       .def("make", &Ahead::make, nb::arg("cpu"), nb::arg("python"))
       .def("fill", &Ahead::fill, nb::arg("into"))
       .def("tell", &Ahead::tell, nb::arg("message"))
-      .def("wait", &Ahead::wait, nb::arg("seconds"))
+      .def("fileno", &Ahead::fileno)
       .def("connection", &Ahead::connection)
       .def("descriptor", &Ahead::descriptor)
       .def("document", &Ahead::document)

@@ -39,8 +39,8 @@ class Ahead:
         """The arena's, the caller's from now on."""
     def tell(self, message: bytes) -> bool:
         """Say it without waiting. False: there is no connection, or it ended."""
-    def wait(self, seconds: float) -> bool:
-        """Until the agent says something, or the connection ends; False when `seconds` are over."""
+    def fileno(self) -> int:
+        """Of the connection, to wait on; it is readable when the agent says something, or the connection ended."""
     def connection(self) -> int:
         """The caller's from now on; -1: there is none."""
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +65,7 @@ class Begun:
 
     def answer(self) -> Answer:
         """Wait for it. Raises as `AgentClient.wait` and `opened` do."""
-        if os.getpid() != self._process:
+        if not self._ours():
             from flashboot_agent.core.errors import BadRequest
 
             raise BadRequest("the agent was asked before a fork, and its answer is the parent's; call begin after it")
@@ -79,6 +80,8 @@ class Begun:
         import torch  # noqa: F401 - if nobody has: the thread waits for it
 
         self._made.wait()
+        if self._error is not None:
+            raise self._error
         with collector_paused():
             if self._ahead.fill(into):
                 return
@@ -112,6 +115,8 @@ class Begun:
 
     def failed(self, error: BaseException) -> None:
         """End it; an error of ours is told to the agent, which shows it in the pod's status."""
+        if not self._ours():
+            return
         from flashboot_agent.core.errors import FlashBootError
 
         if isinstance(error, FlashBootError):
@@ -119,7 +124,10 @@ class Begun:
         self.close()
 
     def close(self) -> None:
-        """Nobody wants the answer any more, or this process no longer counts as a user of the arena. Idempotent."""
+        """Nobody wants the answer any more, or this process no longer counts as a user of the arena. Idempotent; in a
+        child of this process it does nothing, since the connection is the parent's."""
+        if not self._ours():
+            return
         with self._lock:
             self._closed = True
             client = self._client
@@ -127,6 +135,9 @@ class Begun:
         self._decided.set()
         if client is not None:
             client.close()
+
+    def _ours(self) -> bool:
+        return os.getpid() == self._process
 
     # -- in the thread ---------------------------------------------------------------------------------------
 
@@ -160,7 +171,9 @@ class Begun:
 
     def _keep(self) -> None:
         """Sleeps; what has to be said again to another agent is the keeper's."""
-        while not self._ahead.wait(IDLE_SECONDS):
+        news = select.poll()
+        news.register(self._ahead.fileno(), select.POLLIN)
+        while not news.poll(IDLE_SECONDS * 1000):
             pass
         self._decided.wait()
         connection = self._ahead.connection()
