@@ -9,7 +9,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +63,50 @@ def runner(checkpoints: dict[str, Path], hooked: None) -> Any:
     from tests.engine import tokens
 
     return tokens.runner_for(checkpoints["qwen3_moe"])
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For programs of the public API: short pauses, and no conversation that outlives its test."""
+    from flashboot_agent.api import Begun, Request
+    from flashboot_agent.engine import client as clients
+    from flashboot_agent.engine import conversation
+    from flashboot_agent.engine import seed as seeds
+
+    monkeypatch.setattr(conversation, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(seeds, "RETRY_SECONDS", 0.02)
+    open_ones: list[Begun | clients.AgentClient] = []
+    client, init = Request.client, Begun.__init__
+
+    def watched_client(request: Request) -> clients.AgentClient:
+        open_ones.append(client(request))
+        return open_ones[-1]  # type: ignore[return-value]
+
+    def watched_init(begun: Begun, request: Request) -> None:
+        open_ones.append(begun)
+        init(begun, request)
+
+    monkeypatch.setattr(Request, "client", watched_client)
+    monkeypatch.setattr(Begun, "__init__", watched_init)
+    yield
+    for each in reversed(open_ones):
+        each.close()
+
+
+@pytest.fixture
+def peer(socket_path: Path) -> Iterator[Any]:
+    from tests.engine import peer as peers
+
+    peer = peers.Peer(socket_path)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def ask(socket_path: Path) -> Callable[..., Any]:
+    from flashboot_agent.api import Request
+
+    def ask(**facts: Any) -> Request:
+        return Request(**{"model": "m", "revision": "1", "socket": str(socket_path), **facts})
+
+    return ask

@@ -5,112 +5,30 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from flashboot_agent.api import Begun, Place, Request, Weights, attach, attach_or_seed, begin, seed
+from flashboot_agent.api import Place, Request, Weights, attach, attach_or_seed, seed
 from flashboot_agent.core.errors import (
     BadRequest,
     CommitRefused,
     DeadlineExceeded,
-    FlashBootError,
     IdentityMismatch,
     NotReady,
     SeedFailed,
     UnsupportedModel,
 )
-from flashboot_agent.engine import begun as begun_module
-from flashboot_agent.engine import client as clients
-from flashboot_agent.engine import conversation, keeper, views
 from flashboot_agent.engine import seed as seeds
 from flashboot_agent.engine.tensors import plan_tensors
 from flashboot_agent.wire import attach as wire
 from tests.engine import peer as peers
+from tests.engine.programs import made, never, run, same
 
-AGENT = Path(clients.__file__).parents[2]
-
-
-def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """`code` in a process of its own, which has FlashBoot on its path and the socket as its argument."""
-    command = [sys.executable, "-c", code, str(path)]
-    env = {"PYTHONPATH": str(AGENT)}
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
-
-
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Short pauses, and no conversation that outlives its test."""
-    monkeypatch.setattr(conversation, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(seeds, "RETRY_SECONDS", 0.02)
-    open_ones: list[Begun | clients.AgentClient] = []
-    client, init = Request.client, Begun.__init__
-
-    def watched_client(request: Request) -> clients.AgentClient:
-        open_ones.append(client(request))
-        return open_ones[-1]  # type: ignore[return-value]
-
-    def watched_init(begun: Begun, request: Request) -> None:
-        open_ones.append(begun)
-        init(begun, request)
-
-    monkeypatch.setattr(Request, "client", watched_client)
-    monkeypatch.setattr(Begun, "__init__", watched_init)
-    yield
-    for each in reversed(open_ones):
-        each.close()
-
-
-@pytest.fixture
-def peer(socket_path: Path) -> Iterator[peers.Peer]:
-    peer = peers.Peer(socket_path)
-    yield peer
-    peer.close()
-
-
-@pytest.fixture
-def ask(socket_path: Path) -> Callable[..., Request]:
-    def ask(**facts: Any) -> Request:
-        return Request(**{"model": "m", "revision": "1", "socket": str(socket_path), **facts})
-
-    return ask
-
-
-def made() -> dict[str, Any]:
-    """Every kind of view that a checkpoint may bring."""
-    table = torch.arange(24, dtype=torch.float32).reshape(4, 6)
-    return {
-        "table": table,
-        "layer.0.weight": table.t(),  # a view of the same storage
-        "layer.0.half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
-        "layer.0.scale": torch.tensor(0.5),
-        "layer.0.empty": torch.empty(0, 3),
-        "tied": table,
-        ".odd..name.": torch.tensor([True, False]),
-        "trained": torch.nn.Parameter(torch.ones(3)),
-    }
-
-
-def all_in_place() -> dict[str, Any]:
-    """Without the one that has no bytes: an arena of such is read without Python."""
-    return {name: tensor for name, tensor in made().items() if tensor.numel()}
-
-
-def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    def one(x: Any, y: Any) -> bool:
-        return (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride()) and torch.equal(x, y)
-
-    return a.keys() == b.keys() and all(one(a[name], b[name]) for name in a)
-
-
-def never() -> dict[str, Any]:
-    raise AssertionError("nothing must be loaded")
+pytestmark = pytest.mark.usefixtures("brisk")
 
 
 def test_what_one_process_seeds_the_next_attaches_to(peer: peers.Peer, ask: Callable[..., Request]) -> None:
@@ -242,151 +160,6 @@ def test_a_seed_that_lost_its_agent_while_it_loaded_asks_again(peer: peers.Peer,
     os.close(sealed.descriptor)
     assert sealed.layout == peer.layout
     assert peer.count(wire.Allocate) == 1
-
-
-# Asked before torch is there --------------------------------------------------------------------------------------
-
-
-def test_what_was_begun_ends_as_if_it_were_asked_now(peer: peers.Peer, ask: Callable[..., Request]) -> None:
-    given = made()
-    first = attach_or_seed(begin(ask()), load=lambda: given)
-    assert first.seeded
-    second = attach(begin(ask()))
-    assert not second.seeded
-    assert same(second, given)
-    with pytest.raises(CommitRefused, match="resident already"):
-        seed(begin(ask()), given)
-    begun = begin(ask(identity={"dtype": "float64"}))
-    with pytest.raises(IdentityMismatch, match="dtype"):
-        attach(begun)
-    peer.wait_for(wire.Trouble, 2)
-
-
-def test_the_agent_is_asked_and_the_arena_mapped_without_torch(peer: peers.Peer, ask: Callable[..., Request]) -> None:
-    attach_or_seed(ask(), load=made)
-    code = (
-        "import sys\n"
-        "from flashboot_agent.api import Request, attach, begin\n"
-        "begun = begin(Request(model='m', revision='1', socket=sys.argv[1]))\n"
-        "answer = begun.answer()\n"
-        "assert answer.arena and answer.nbytes and answer.digest and not answer.must_seed\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(float(attach(begun)['table'][0, 1]))\n"
-    )
-    done = run(code, peer.path)
-    assert (done.returncode, done.stdout) == (0, "1.0\n"), done.stderr
-
-
-def test_a_question_that_nobody_wants_answered_ends(peer: peers.Peer, ask: Callable[..., Request]) -> None:
-    peer.hold = wire.Coming(allocated=False, bytes=0, watermark=0, note="on its way")
-    begun = begin(ask())
-    peer.wait_for(wire.Hello, 1)
-    begun.close()
-    with pytest.raises(FlashBootError, match="this conversation was closed"):
-        begun.answer()
-
-
-def test_plain_tensors_are_made_by_the_thread_also_after_a_wait(
-    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = all_in_place()
-    attach_or_seed(ask(), load=lambda: given)
-
-    def other_way(*_: Any) -> None:
-        raise AssertionError("the tensors were made after the import of torch")
-
-    monkeypatch.setattr(views, "by_name", other_way)
-    assert same(attach(ask()), given)
-    peer.hold = wire.Coming(allocated=True, bytes=peer.nbytes, watermark=0, note="on its way")
-    begun = begin(ask())
-    peer.wait_for(wire.Hello, 3)
-    peer.hold = None
-    assert same(attach(begun), given)
-    peer.wait_for(wire.Attached, 3)
-
-
-def test_a_torch_without_the_functions_gets_the_same_tensors_afterwards(
-    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = all_in_place()
-    attach_or_seed(ask(), load=lambda: given)
-    monkeypatch.setattr(begun_module, "torch_libraries", lambda: ("libc.so.6", "libc.so.6"))
-    with caplog.at_level("WARNING", "flashboot"):
-        assert same(attach(ask()), given)
-    assert "tensors are made after the import of torch, not beside it: this torch has no" in caplog.text
-    peer.wait_for(wire.Attached, 2)
-
-
-def attached_hellos(peer: peers.Peer) -> int:
-    return sum(isinstance(message, wire.Hello) and message.attached for message in peer.seen)
-
-
-def test_a_new_agent_is_told_again_who_is_attached(
-    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.02)
-    attach_or_seed(ask(), load=all_in_place)
-    attach(ask())
-    peer.wait_for(wire.Attached, 2)
-    peer.close()
-    peer.open()
-    peer.wait_for(wire.Attached, 4)
-    assert attached_hellos(peer) == 2
-
-
-def test_an_agent_that_went_before_the_weights_were_taken_is_told_when_it_is_back(
-    peer: peers.Peer, ask: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.02)
-    given = all_in_place()
-    attach_or_seed(ask(), load=lambda: given)
-    peer.wait_for(wire.Attached, 1)
-    begun = begin(ask())
-    begun.answer()
-    peer.close()
-    weights = attach(begun)
-    assert same(weights, given)
-    peer.open()
-    peer.wait_for(wire.Attached, 3)
-    assert attached_hellos(peer) == 2, "of the one that seeded, too"
-
-
-def test_the_agent_sees_at_once_that_nobody_uses_the_arena(peer: peers.Peer, ask: Callable[..., Request]) -> None:
-    attach_or_seed(ask(), load=all_in_place).close()
-    weights = attach(ask())
-    peer.wait_for(wire.Attached)
-    weights.close()
-    weights.close()
-    threads = [thread for thread in threading.enumerate() if thread.name in ("flashboot-begun", "flashboot-keeper")]
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def test_an_answer_is_not_waited_for_in_a_child(peer: peers.Peer, ask: Callable[..., Request]) -> None:
-    attach_or_seed(ask(), load=made)
-    code = (
-        "import os, sys\n"
-        "from flashboot_agent.api import Request, attach, begin\n"
-        "begun = begin(Request(model='m', revision='1', socket=sys.argv[1]))\n"
-        "if os.fork() == 0:\n"
-        "    try:\n"
-        "        attach(begun)\n"
-        "    except Exception as error:\n"
-        "        print(error, flush=True)\n"
-        "    os._exit(0)\n"
-        "os.wait()\n"
-        "weights = attach(begun)\n"
-        "if os.fork() == 0:\n"
-        "    weights.close()\n"
-        "    print(float(weights['table'][0, 1]), flush=True)\n"
-        "    os._exit(0)\n"
-        "os.wait()\n"
-    )
-    done = run(code, peer.path)
-    first, second = done.stdout.splitlines()
-    assert "call begin after it" in first, done.stderr
-    assert second == "1.0"
 
 
 # What is asked for -----------------------------------------------------------------------------------------------
