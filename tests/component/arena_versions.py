@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -27,11 +28,31 @@ def root(data: bytes) -> str:
     return root_digest(chunk_digests(data))
 
 
-def versions(count: int, nbytes: int = NBYTES) -> list[bytes]:
-    found = [weights(nbytes, BYTES)]
-    for seed in range(1, count):
-        found.append(stepped_version(found[-1], BYTES, 0.01, seed=seed))
-    return found
+class Versions(Sequence[bytes]):
+    """Made when they are asked for: tens of MiB each, in a module that every worker of the tests collects."""
+
+    def __init__(self, count: int, nbytes: int = NBYTES) -> None:
+        self._numbers, self._nbytes = range(count), nbytes
+        self._made: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self._version(number) for number in self._numbers[at]]
+        return self._version(self._numbers[at])
+
+    def _version(self, number: int) -> bytes:
+        while len(self._made) <= number:
+            seed = len(self._made)
+            made = stepped_version(self._made[-1], BYTES, 0.01, seed=seed) if seed else weights(self._nbytes, BYTES)
+            self._made.append(made)
+        return self._made[number]
 
 
 class ArenaOfBytes(TensorPlaces):
@@ -45,7 +66,7 @@ class ArenaOfBytes(TensorPlaces):
         self.content, self.runs = document_digest(layout), words.of_layout(Layout.from_bytes(layout))
 
 
-def publish(folder: Path, images: list[bytes], key: Ed25519PrivateKey | None = KEY) -> None:
+def publish(folder: Path, images: Sequence[bytes], key: Ed25519PrivateKey | None = KEY) -> None:
     """As versions 0, 1 and so on."""
     with Publisher(folder, ArenaOfBytes(len(images[0])), key=key) as publisher:
         for number, image in enumerate(images):

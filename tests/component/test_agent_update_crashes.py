@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.component.agents import Cluster, Node, eventually
-from tests.component.arena_versions import held, order, publish, read, root, seed, versions
+from tests.component.arena_versions import Versions, held, order, publish, read, root, seed
 
 POINTS = {
     "barred": "base",
@@ -26,7 +26,7 @@ POINTS = {
     "table": "new",
 }
 """Step at which the agent ends → what its successor makes of the arena."""
-IMAGES = versions(len(POINTS) + 1)
+IMAGES = Versions(len(POINTS) + 1)
 
 pytestmark = pytest.mark.slow
 

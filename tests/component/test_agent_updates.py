@@ -14,11 +14,11 @@ from flashboot_agent.wire import attach
 from flashboot_agent.wire.observed_arena import ObservedArena
 from flashboot_agent.wire.update import WantedUpdate
 from tests.component.agents import MIB, Cluster, Node, eventually
-from tests.component.arena_versions import NBYTES, held, order, publish, read, root, seed, versions
+from tests.component.arena_versions import NBYTES, Versions, held, order, publish, read, root, seed
 from tests.component.clones import clone, proxy_to
 from tests.component.sync_server import says, serving, stops_after
 
-IMAGES = versions(3)
+IMAGES = Versions(3)
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_what_can_not_be_applied_is_told_and_leaves_the_arena_as_it_was(
     publish(tmp_path / "other", [IMAGES[1], IMAGES[2]])
     said = until_refused(a, order(tmp_path / "other", 1), "DeltaBaseMismatch", retried=False)
     assert "version 0 is" in said
-    publish(tmp_path / "larger", versions(2, NBYTES + 4096))
+    publish(tmp_path / "larger", Versions(2, NBYTES + 4096))
     until_refused(a, order(tmp_path / "larger", 1), "DeltaBaseMismatch", retried=False)
     assert "not published yet" in until_refused(a, order(origin, 9), "NotReady", retried=True)
     assert "nothing is published" in until_refused(a, order(tmp_path / "empty", 1), "NotReady", retried=True)
