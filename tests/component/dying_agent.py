@@ -1,8 +1,9 @@
 """The agent, which ends by SIGKILL at a step of an update: `python -m tests.component.dying_agent STEP [TORN]`.
 
 STEP: a step of delta/arena.py, with `:N` for its N-th time; or one of the record: `barred` (it says between which
-versions, nothing is written), `table` (the new digests are in the record, not what they belong to). TORN: a file with
-the result, of which half the window that was just kept is written before the end.
+versions, nothing is written), `table` (the new digests are in the record, not what they belong to); or `told`: it is
+told to end by SIGTERM before the second window, and goes on when that has arrived. TORN: a file with the result, of
+which half the window that was just kept is written before the end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,13 @@ def _die() -> None:
     signal.pause()
 
 
+def _until_it_raises(point: Callable[[str], None]) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        point("located")
+        time.sleep(0.01)  # between two looks
+
+
 def _install(step: str, torn: bytes) -> None:
     name, _, number = step.partition(":")
     seen: Counter[str] = Counter()
@@ -37,6 +47,9 @@ def _install(step: str, torn: bytes) -> None:
         def told(reached: str) -> None:
             point(reached)
             seen[reached] += 1
+            if name == "told" and reached == "located" and seen[reached] == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                _until_it_raises(point)
             if reached == name and seen[reached] == int(number or 1):
                 if torn:
                     window = self._windows[seen[reached] - 1]

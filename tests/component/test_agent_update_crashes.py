@@ -41,16 +41,18 @@ class Crashes:
         node.start_agent()
         seed(node, IMAGES[0])
 
-    def crash(self, step: str, version: int) -> None:
-        """The agent ends at `step` of bringing the arena to this version; what is published can't be reached then."""
+    def crash(self, step: str, version: int) -> int:
+        """The agent ends at `step` of bringing the arena to this version; what is published can't be reached then. With
+        which status it ended."""
         node = self.node
         node.kill_agent()
         torn, step = (str(self._image(version)), step[5:]) if step.startswith("torn ") else ("", step)
         node.agent = node._start("tests.component.dying_agent", [step, *([torn] if torn else [])], "agent.log")
         eventually(lambda: node.get("/readyz")[0] == 200, "ready")
         node.want(held(update=order(self.origin, version)))
-        node.agent.wait(30)
+        status = node.agent.wait(30)
         self.origin.rename(self._away)
+        return status
 
     def back(self) -> None:
         self._away.rename(self.origin)
@@ -106,4 +108,23 @@ def test_without_its_journal_a_torn_arena_is_dropped(crashes: Crashes, what: str
     assert node.arena() is None
     assert node.held() == 0
     assert "bytes are of neither version" in node.log.read_text()
+    crashes.back()
+
+
+def test_an_agent_that_is_told_to_end_puts_back_what_it_wrote(crashes: Crashes) -> None:
+    node = crashes.node
+    node.want()
+    eventually(lambda: node.arena() is None, "nothing from the tests before")
+    seed(node, IMAGES[0])
+    started = node.log.stat().st_size
+    assert crashes.crash("told", 1) == 0
+    node.start_agent()
+    arena = node.arena()
+    assert arena is not None
+    assert (arena.state, arena.version) == ("sealed", 0)
+    said = node.log.read_text()[started:]
+    assert "update cancelled" in said
+    assert "update settled" not in said
+    node.want(held())
+    assert read(node) == IMAGES[0]
     crashes.back()
