@@ -115,7 +115,8 @@ def test_an_arena_that_was_not_made_for_it_is_not_updated(a: Node, origin: Path)
     arena = a.arena()
     assert arena is not None
     assert not arena.updatable
-    assert "updatable: true" in until_refused(a, order(origin, 1), "ArenaImmutable", retried=False)
+    said = until_refused(a, order(origin, 1), "ArenaImmutable", retried=False)
+    assert "`updatable: true` can be updated in place; drop this one" in said
     assert read(a) == IMAGES[0]
 
 

@@ -43,8 +43,8 @@ class Session:
         self._line = Line(socket, pod.uid, node.settings.send_seconds)
         self._step: Step = "new"
         self._seeding = Seeding(node, pod)
-        self.served = ""
-        """The arena that this plug-in got, or is being given."""
+        self._served = ""
+        """The arena that this plug-in got."""
         self.pod = pod
         self.question: Question | None = None
         """Once it said hello."""
@@ -201,11 +201,11 @@ class Session:
 
     def _attached(self) -> None:
         rank = self._question.rank
-        arena = self._node.store.get(self.served)
+        arena = self._node.store.get(self._served)
         seeded = arena is not None and arena.record.seed_pod == self.pod.uid
         loaded = arena is not None and arena.record.way == "load"
-        self._node.pods.attached(self.pod, rank, self.served, "seed" if seeded else "load" if loaded else "clone")
-        log.info("engine attached", arena=self.served, pod=self.pod.uid, place=str(rank.told.place), way=rank.told.way)
+        self._node.pods.attached(self.pod, rank, self._served, "seed" if seeded else "load" if loaded else "clone")
+        log.info("engine attached", arena=self._served, pod=self.pod.uid, place=str(rank.told.place), way=rank.told.way)
 
     # To the plug-in
 
@@ -243,9 +243,9 @@ class Session:
             await self._line.send(question.coming(decision))
 
     async def _ready(self, arena: Arena) -> None:
-        self._step, self.served = "served", arena.name  # before it is sent: from here on nobody updates it
-        if arena.record.updatable:
+        if arena.record.updatable:  # noted before it is sent: from here on nobody updates it
             self._node.pods.given(self.pod, self._question.rank, arena.name)
         await self._line.hand_over(arena)
+        self._step, self._served = "served", arena.name
         if self._question.hello.attached:
             self._attached()

@@ -91,12 +91,12 @@ class NodeState:
     def attached(self) -> set[str]:
         """Arenas that an engine has, or writes."""
         had = {arena for pod in self.pods for arena in pod.arenas}
-        return had | {name for session in self.sessions for name in (session.seeding, session.served) if name}
+        return had | {session.seeding for session in self.sessions if session.seeding}
 
     def holding(self, arena: str) -> list[Pod]:
-        """The pods whose engines have this arena, or did before they ended, or are being given it."""
-        given = {session.pod.uid for session in self.sessions if arena in (session.seeding, session.served)}
-        return [pod for pod in self.pods if arena in pod.arenas or pod.uid in given]
+        """The pods whose engines have this arena, or did before they ended, or write it."""
+        seeds = {session.pod.uid for session in self.sessions if session.seeding == arena}
+        return [pod for pod in self.pods if arena in pod.arenas or pod.uid in seeds]
 
     def halves(self) -> set[str]:
         """Sealed arenas of a seed whose engine ended before it sealed those of all its ranks. The pod's next engine
