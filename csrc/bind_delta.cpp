@@ -10,6 +10,7 @@
 #include "bindings.hpp"
 #include "delta_window.hpp"
 #include "python_buffer.hpp"
+#include "strided_copy.hpp"
 
 namespace nb = nanobind;
 
@@ -135,6 +136,14 @@ void bound_put_back(nb::handle object, nb::handle journal) {
   put_back(memory.writable(), entries.bytes());
 }
 
+void bound_strided_copy(nb::handle target, nb::handle source, std::uint64_t to, std::uint64_t from, std::uint64_t width,
+                        nb::handle loops) {
+  const PinnedBuffer writable(target, PyBUF_WRITABLE), bytes(source);
+  const auto rows = rows_of<CopyLoop>(loops, "loops must be whole rows of 3 x 8 bytes");
+  const nb::gil_scoped_release unlocked;
+  strided_copy(writable.writable(), bytes.bytes(), to, from, width, rows);
+}
+
 const char* name_of(DeltaFault fault) {
   switch (fault) {
     case DeltaFault::kBase:
@@ -185,6 +194,8 @@ void bind_delta(nb::module_& module) {
       .def_prop_ro("changed", &BoundWindow::changed)
       .def("reverse", &BoundWindow::reverse)
       .def("journal", [](const BoundWindow& bound) { return bytes_of(bound.window->journal()); });
+  module.def("strided_copy", &bound_strided_copy, nb::arg("target"), nb::arg("source"), nb::arg("to"),
+             nb::arg("from_"), nb::arg("width"), nb::arg("loops"));
   module.def("delta_put_back", &bound_put_back, nb::arg("memory"), nb::arg("journal"));
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from flashboot_agent.delta.gather import Shard
+from flashboot_agent.delta.gather import Shard, gather
 from flashboot_agent.delta.permutation import ITEM_BYTES, PermutationMap, Tensor
 from flashboot_agent.delta.tags import Tags
 
@@ -81,6 +81,19 @@ def map_of(tensors: Sequence[Tensor], storages: Storages) -> PermutationMap:
         assert not derived
         runs += found
     return PermutationMap.of_runs(LAYOUT, nbytes, tensors, runs)
+
+
+def written(made: PermutationMap, shards: Mapping[str, Sequence[Shard]]) -> list[int]:
+    """Which bytes of the arena they reach: those that come out the same whatever was there."""
+    arenas = [bytearray([filler]) * made.arena_bytes for filler in (0, 255)]
+    for arena in arenas:
+        gather(made, shards, memoryview(arena))
+    return [at for at, (one, other) in enumerate(zip(*arenas, strict=True)) if one == other]
+
+
+def covered(made: PermutationMap) -> list[int]:
+    """The bytes of its runs."""
+    return [at for run in made.runs for at in range(run.arena, run.end)]
 
 
 def random_values(tensors: Sequence[Tensor], seed: int) -> list[Array]:

@@ -369,6 +369,12 @@ class DeltaWindow:
     def journal(self) -> bytes:
         """What `write` will change, as it is now, for `delta_put_back`."""
 
+def strided_copy(target: Buffer, source: Buffer, to: int, from_: int, width: int, loops: Buffer) -> None:
+    """Copy pieces of `width` bytes: the first from byte `from_` to byte `to`, the others as nested loops say.
+
+    loops: count, step in the source, step in the target (i64 each), the outermost first. Raises ValueError, nothing
+    written, for what leaves one of the two."""
+
 def delta_put_back(memory: Buffer, journal: Buffer) -> None:
     """Put back what a journal says into the whole arena, however much of it was changed since.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashboot_agent.delta import gather as gathering
 from flashboot_agent.delta import tags
-from flashboot_agent.delta.gather import Span, gather, joined, whole
+from flashboot_agent.delta.gather import Shard, gather, whole
 from flashboot_agent.delta.permutation import PermutationMap, Tensor
-from tests.loads import Storages, image, loads, map_of, random_values, shards_of
+from tests.loads import Storages, boxes, covered, image, loads, map_of, random_values, shards_of, written
 
 seeds = st.integers(0, 1 << 30)
 
@@ -22,10 +22,9 @@ def test_the_map_makes_what_the_loader_makes(case: tuple[list[Tensor], Storages]
     values = random_values(tensors, seed)
     arena = bytearray(made.arena_bytes)
     given_all = {tensor.name: [whole(tensor, each.tobytes())] for tensor, each in zip(tensors, values, strict=True)}
-    spans = gather(made, given_all, memoryview(arena))
+    gather(made, given_all, memoryview(arena))
     assert bytes(arena) == image(storages, values)
-    assert spans == joined(Span(run.arena, run.end) for run in made.runs)
-    assert joined([*spans, *(Span(*each) for each in made.kept)]) == [Span(0, made.arena_bytes)]
+    assert written(made, given_all) == covered(made)
 
 
 @given(loads(), seeds, st.data())
@@ -41,22 +40,32 @@ def test_shards_together_make_what_whole_tensors_make(
         for shard in shards_of(tensor, each, [data.draw(st.integers(0, size)) for size in tensor.shape])
     ]
     arena = bytearray(made.arena_bytes)
-    spans: list[Span] = []
+    reached: list[int] = []
     for name, shard in data.draw(st.permutations(every)):
-        before = bytes(arena)
-        written = gather(made, {name: [shard]}, memoryview(arena))
-        untouched = _outside(written, made.arena_bytes)
-        assert all(before[begin:end] == arena[begin:end] for begin, end in untouched)
-        spans += written
+        gather(made, {name: [shard]}, memoryview(arena))
+        reached += written(made, {name: [shard]})
     assert bytes(arena) == image(storages, values)
-    assert sum(end - begin for begin, end in spans) == sum(run.nbytes for run in made.runs), "each byte once"
-    assert joined(spans) == joined(Span(run.arena, run.end) for run in made.runs)
+    assert sorted(reached) == covered(made), "each byte once"
 
 
-def _outside(spans: list[Span], nbytes: int) -> list[Span]:
-    ends = [0, *(span.end for span in spans)]
-    begins = [*(span.begin for span in spans), nbytes]
-    return [Span(begin, end) for begin, end in zip(ends, begins, strict=True)]
+@given(loads(), seeds, st.data())
+def test_a_box_anywhere_reaches_what_comes_from_it_alone(
+    case: tuple[list[Tensor], Storages], seed: int, data: st.DataObject
+) -> None:
+    tensors, storages = case
+    made = map_of(tensors, storages)
+    number = data.draw(st.integers(0, len(tensors) - 1))
+    values, box = random_values(tensors, seed), data.draw(boxes(tensors[number].shape))
+    marked = [np.zeros_like(each) for each in values]
+    nothing = image(storages, marked)
+    marked[number][box] = ~marked[number][box]
+    shard = Shard(tuple(each.start for each in box), values[number][box].shape, values[number][box].tobytes())
+    reached = written(made, {tensors[number].name: [shard]})
+    pairs = zip(nothing, image(storages, marked), strict=True)
+    assert reached == [at for at, (one, other) in enumerate(pairs) if one != other]
+    arena, wanted = bytearray(made.arena_bytes), image(storages, values)
+    gather(made, {tensors[number].name: [shard]}, memoryview(arena))
+    assert all(arena[at] == wanted[at] for at in reached)
 
 
 @given(loads())
@@ -71,7 +80,6 @@ def test_in_whatever_parts_it_is_looked_at(case: tuple[list[Tensor], Storages], 
     values = random_values(tensors, seed)
     with pytest.MonkeyPatch.context() as bent:
         bent.setattr(tags, "STEP", step)
-        bent.setattr(gathering, "GRAINS", step)
         made = map_of(tensors, storages)
         arena = bytearray(made.arena_bytes)
         for tensor, each in zip(tensors, values, strict=True):

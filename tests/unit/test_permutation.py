@@ -12,7 +12,7 @@ from flashboot_agent.core.errors import BadRequest
 from flashboot_agent.delta.gather import Shard, gather, whole
 from flashboot_agent.delta.permutation import Kept, PermutationMap, Run, Tensor
 from flashboot_agent.delta.tags import DERIVED, KEPT, Tags
-from tests.loads import LAYOUT, Part, Storages, Zeros, map_of
+from tests.loads import LAYOUT, Part, Storages, Zeros, map_of, written
 
 ALL = slice(None)
 MATRIX = Tensor("w", "bfloat16", (8, 6))
@@ -177,13 +177,14 @@ def test_a_shard_that_is_none_is_refused_before_a_byte_is_written(name: str, sha
 
 def test_memory_that_is_not_the_arenas_is_refused() -> None:
     made = map_of([MATRIX], [[Part(0, (ALL, ALL))]])
-    for memory in (bytearray(made.arena_bytes - 1), bytes(made.arena_bytes)):
-        with pytest.raises(BadRequest, match="writable memory"):
-            gather(made, {}, memoryview(memory))
+    with pytest.raises(BadRequest, match=f"writable memory of {made.arena_bytes - 1} was given"):
+        gather(made, {}, memoryview(bytearray(made.arena_bytes - 1)))
+    with pytest.raises(BadRequest, match="memory that can't be written was given"):
+        gather(made, {}, memoryview(bytes(made.arena_bytes)))
 
 
 def test_a_tensor_that_this_rank_needs_nothing_of_writes_nothing() -> None:
     other = Tensor("other", "float32", (2,))
     made = map_of([MATRIX, other], [[Part(0, (ALL, ALL))]])
     assert made.needed == {"w"}
-    assert gather(made, {"other": [whole(other, bytes(8))]}, memoryview(bytearray(made.arena_bytes))) == []
+    assert written(made, {"other": [whole(other, bytes(8))]}) == []

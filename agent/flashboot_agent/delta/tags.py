@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flashboot_agent.delta import fold
 from flashboot_agent.delta.permutation import ITEM_BYTES, Run, Tensor, require_tensors
 
-STEP: Final = 1 << 22
+STEP: Final = 1 << 20
 """Elements that are looked at together: bounds the memory beside the model's."""
 KEPT: Final = -1
 DERIVED: Final = -2

@@ -23,12 +23,16 @@ from flashboot_agent.wire.layout_entries import Binding
 class Part(NamedTuple):
     """A storage of the arena's next version. The memory may be kept; the model lets go of it."""
 
+    storage: int
+    """Its number in the layout."""
     offset: int
     data: memoryview
 
 
-def convert(layout: Layout, tensors: Sequence[Tensor], fetch: Fetch, feed: Feed) -> Iterator[Part]:
-    """Every storage of the arena but those that engines write to.
+def convert(
+    layout: Layout, tensors: Sequence[Tensor], fetch: Fetch, feed: Feed, *, runtime: bool = False
+) -> Iterator[Part]:
+    """Every storage of the arena, `runtime` or not those that engines write to.
 
     tensors: all that the trainer has; fetch: the new values of each, asked for once.
 
@@ -48,10 +52,10 @@ def convert(layout: Layout, tensors: Sequence[Tensor], fetch: Fetch, feed: Feed)
         _load(model, mine[path], fetch, feed)
         feed.postprocess(modules[path], done)
         found = forms.found_in(_below(modules[path], path))
-        yield from _parts(found, bindings[path], layout)
+        yield from _parts(found, bindings[path], layout, runtime)
         _let_go(found[binding.module, binding.attribute] for binding in bindings[path])
     feed.postprocess(model, done)
-    yield from _parts(forms.found_in(_below(model, "")), bindings[""], layout)
+    yield from _parts(forms.found_in(_below(model, "")), bindings[""], layout, runtime)
 
 
 def _units(modules: dict[str, Any]) -> list[str]:
@@ -95,11 +99,11 @@ def _below(root: Any, path: str) -> dict[str, Any]:
     return {".".join(filter(None, (path, name))): module for name, module in walk.modules(root).items()}
 
 
-def _parts(found: dict[forms.Place, Any], bindings: list[Binding], layout: Layout) -> Iterator[Part]:
+def _parts(found: dict[forms.Place, Any], bindings: list[Binding], layout: Layout, runtime: bool) -> Iterator[Part]:
     for number, storage in forms.storages_of(found, bindings, layout).items():
         place = layout.storages[number]
-        if place.bytes and place.kind != "runtime":
-            yield Part(place.offset, memoryview(forms.bytes_of(storage)))
+        if place.bytes and (runtime or place.kind != "runtime"):
+            yield Part(number, place.offset, memoryview(forms.bytes_of(storage)))
 
 
 def _let_go(tensors: Iterable[Any]) -> None:
