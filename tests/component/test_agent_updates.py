@@ -97,6 +97,9 @@ def test_what_can_not_be_applied_is_told_and_leaves_the_arena_as_it_was(
         until_version(a, 2)
     assert read(a) == IMAGES[2]
     assert not list((a.run / "updates").glob("*/spool/*"))
+    metrics = a.get("/metrics")[1].decode()
+    assert "flashboot_update_barred_seconds_count 2.0" in metrics
+    assert 'flashboot_update_failures_total{reason="DeltaUntrusted"} 1.0' in metrics
 
 
 def test_a_damaged_delta_changes_nothing(a: Node, origin: Path, tmp_path: Path) -> None:
@@ -199,7 +202,7 @@ def test_an_image_keeps_the_version_that_it_was_written_of(cluster: Cluster, ori
     eventually(lambda: node.observed().images[0].digest == root(IMAGES[1]), "an image of the new version")
     node.want()
     eventually(lambda: node.arena() is None, "dropped")
-    assert not list((node.run / "updates").iterdir())
+    eventually(lambda: not list((node.run / "updates").iterdir()), "nothing of it is left")
     node.want(held("load"))
     until_version(node, 1)
     node.want(held("hold", update=order(origin, 2)))

@@ -135,6 +135,9 @@ class Host:
     def begun(self) -> None:
         self.note("begun")
 
+    def served(self) -> None:
+        self.note("served")
+
     def point(self, step: str) -> None:
         self.note(step)
         if error := self.fails.get(step):
@@ -174,9 +177,9 @@ def test_no_byte_changes_before_every_rank_has_paused_and_all_go_on_with_the_new
     names = [what for what, _ in host.notes]
     before = ["tp0 asked", "tp1 asked", "tp0 paused", "tp1 paused", "begun"]
     assert names[:5] == before
-    assert names[-2:] == ["tp1 resumed", "tp0 resumed"]
+    assert names[-3:] == ["tp1 resumed", "tp0 resumed", "served"]
     assert {data for what, data in host.notes[:7]} == {"base"}
-    assert {data for what, data in host.notes[-2:]} == {"new"}
+    assert {data for what, data in host.notes[-3:]} == {"new"}
     require(arena, 1, NEW)
 
 

@@ -105,7 +105,7 @@ class Agent:
         self._patrol = Patrol(self.node, self._drops, self._ending)
         self._loads = Loads(self.node, self._metrics.loaded)
         self._clones = Clones(self.node, self._drops, self._connect, self._metrics.cloned)
-        self._updates = Updates(self.node, NoneMayUseIt(self.node))
+        self._updates = Updates(self.node, NoneMayUseIt(self.node), self._metrics)
         self._holder = HolderWatch(self.node, self._loads.open, self._found)
         self._round = Round(
             self.node,

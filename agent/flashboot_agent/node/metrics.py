@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -46,11 +46,30 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._updates = Histogram(
+            "flashboot_update_barred_seconds",
+            "For how long nobody new got an arena that was brought to its next version in place, per delta",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self._failures = Counter(
+            "flashboot_update_failures",
+            "Attempts to update an arena in place that failed, and left it as it was",
+            ["reason"],
+            registry=self._registry,
+        )
+
     def loaded(self, done: LoadDone) -> None:
         self._loads.observe(done.seconds)
 
     def cloned(self, done: CloneDone) -> None:
         self._clones.observe(done.seconds)
+
+    def updated(self, seconds: float) -> None:
+        self._updates.observe(seconds)
+
+    def update_failed(self, reason: str) -> None:
+        self._failures.labels(reason).inc()
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from flashboot_agent.core.errors import (
     ArenaImmutable,
@@ -52,6 +52,15 @@ Begin = Callable[["ArenaUpdate", Arena, Between], Sequence[Engine]]
 """See update_target.Host; from the update's thread."""
 
 
+class Meter(Protocol):
+    """Metrics, from the updates' threads."""
+
+    def updated(self, seconds: float) -> None:
+        """An arena has one version more, and was not served for so long."""
+
+    def update_failed(self, reason: str) -> None: ...
+
+
 class ArenaUpdate:
     """Runs from `start` until it ended: done, cancelled, or in trouble (`problem`)."""
 
@@ -65,6 +74,7 @@ class ArenaUpdate:
         drain_seconds: float,
         store: ArenaStore,
         begin: Begin,
+        meter: Meter,
         changed: Callable[[], None],
         moved: Callable[[], None],
         attempt: int = 1,
@@ -75,7 +85,8 @@ class ArenaUpdate:
         self.order, self.attempt = order, attempt
         self._name, self._node, self._folder, self._store = name, node, folder, store
         self._begin, self._changed, self._moved = begin, changed, moved
-        self._drain = drain_seconds
+        self._drain, self._meter = drain_seconds, meter
+        self._barred_at = 0.0
         self._until = time.monotonic() + order.seconds
         self._cancelled = threading.Event()
         self._phase: Phase = "fetching"
@@ -168,6 +179,7 @@ class ArenaUpdate:
         log.warning("update failed", arena=self._name, reason=error.reason, why=str(error), retried=retried)
         self.problem, self.retried = error.problem(), retried
         self._phase = "failed"
+        self._meter.update_failed(error.reason)
 
     def _require_version(self) -> None:
         """An arena that is between two versions now, whatever the reason, is none that anybody can use."""
@@ -185,6 +197,7 @@ class ArenaUpdate:
         self.left()
         engines = self._begin(self, arena, between)
         self._phase, self._step = "draining", (between.base, between.new)
+        self._barred_at = time.monotonic()
         self._chunks, self._chunks_total = 0, len(arena.meta.chunk_digests) // 8
         log.info("update begins", arena=self._name, versions=str(between))
         self._changed()
@@ -193,6 +206,9 @@ class ArenaUpdate:
     def begun(self) -> None:
         self._phase = "applying"
         self._changed()
+
+    def served(self) -> None:
+        self._meter.updated(time.monotonic() - self._barred_at)
 
     def point(self, step: str) -> None:
         if step == "located":

@@ -52,6 +52,9 @@ class Host(Protocol):
     def begun(self) -> None:
         """Nobody reads it any more, and no engine runs: bytes change now."""
 
+    def served(self) -> None:
+        """It has the new version, and is read again."""
+
     def point(self, step: str) -> None:
         """See delta/arena.py. What it raises at `located` ends the update, and all is put back."""
 
@@ -108,6 +111,7 @@ class ArenaTarget:
                 arena.end_update(*known)
             if trouble is not None:
                 raise trouble
+            self._host.served()
         finally:
             if arena.state == "updating" and known is not None:
                 arena.end_update(*known)

@@ -20,7 +20,7 @@ from flashboot_agent.node.orders import Cancelled
 from flashboot_agent.node.pause import Engine, Engines
 from flashboot_agent.node.record import Between
 from flashboot_agent.node.state import NodeState
-from flashboot_agent.node.update import SPOOL, ArenaUpdate
+from flashboot_agent.node.update import SPOOL, ArenaUpdate, Meter
 from flashboot_agent.wire.problem import Problem
 from flashboot_agent.wire.update import WantedUpdate
 
@@ -37,8 +37,8 @@ END_SECONDS: Final = 5.0
 class Updates:
     """Made inside the agent's event loop."""
 
-    def __init__(self, node: NodeState, engines: Engines) -> None:
-        self._node, self._engines = node, engines
+    def __init__(self, node: NodeState, engines: Engines, meter: Meter) -> None:
+        self._node, self._engines, self._meter = node, engines, meter
         self._loop = asyncio.get_running_loop()
 
     def round(self) -> None:
@@ -84,6 +84,7 @@ class Updates:
             drain_seconds=node.settings.drain_seconds,
             store=node.store,
             begin=self._begin,
+            meter=self._meter,
             changed=node.board.changed,
             moved=node.board.moved,
             attempt=attempt,
