@@ -14,6 +14,7 @@ from flashboot_agent.core.errors import (
     ArenaUpdating,
     DeadlineExceeded,
     DeltaDamaged,
+    DiskFull,
     FlashBootError,
     from_problem,
 )
@@ -207,6 +208,17 @@ def test_what_fails_in_the_midst_is_put_back_before_engines_go_on(
     host.fails.clear()
     target(arena, host, tmp_path).apply(delta)
     require(arena, 1, NEW)
+
+
+def test_a_full_disk_is_told_with_the_versions_and_the_arena_is_as_before(
+    arena: Arena, delta: Delta, tmp_path: Path
+) -> None:
+    host = Host(arena)
+    host.fails["appended"] = OSError(28, "No space left on device")
+    with pytest.raises(DiskFull, match="0 → 1"):
+        target(arena, host, tmp_path).apply(delta)
+    require(arena, 0, BASE)
+    assert not list((tmp_path / "journal").iterdir())
 
 
 def test_what_can_not_be_put_back_is_told_as_torn_and_never_served(
