@@ -12,6 +12,9 @@
 
 namespace flashboot {
 
+// Of a class's head, beside the Rice parameter of its gaps.
+inline constexpr std::uint8_t kRiceSteps = 1 << 5, kExceptions = 1 << 6;
+
 struct ClassCode {
   std::uint32_t count = 0;
   std::uint32_t exceptions = 0;    // steps other than -1 and 1, of the first mode

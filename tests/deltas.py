@@ -9,7 +9,7 @@ import numpy as np
 from flashboot_agent.delta.make import Versions, make
 from flashboot_agent.delta.source import MemorySource
 from flashboot_agent.delta.words import Run
-from tests.delta_reference import FORMATS, stepped, words
+from tests.delta_words import FORMATS, stepped, words
 
 CONTENT = "sha256:" + "c" * 64
 BFLOAT16 = 3

@@ -15,6 +15,7 @@ from flashboot_agent.core.digest import chunk_digest
 from flashboot_agent.delta import words
 from flashboot_agent.delta.words import Run
 from tests import delta_reference as reference
+from tests.delta_words import FORMATS
 from tests.deltas import stepped_version, weights
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "delta"
@@ -63,7 +64,7 @@ def require_round_trip(base: bytes, new: bytes, runs: list[Run], classes: int) -
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("number", range(len(reference.FORMATS)))
+@pytest.mark.parametrize("number", range(len(FORMATS)))
 def test_every_format_and_density_has_the_bytes_of_the_reference(number: int, rate: float) -> None:
     base = weights(9_000, number)
     new = stepped_version(base, number, rate)
@@ -86,7 +87,7 @@ def pairs(draw: st.DrawFn) -> tuple[bytes, bytes, list[Run], int]:
     """Small pieces of any formats, any bits, changed anywhere."""
     base, new, runs = bytearray(), bytearray(), list[Run]()
     for _ in range(draw(st.integers(1, 4))):
-        number = draw(st.integers(0, len(reference.FORMATS) - 1))
+        number = draw(st.integers(0, len(FORMATS) - 1))
         elements = 4 * draw(st.integers(1, 60))
         seed = draw(st.integers(0, 1 << 32))
         piece = weights(elements, number, seed) if draw(st.booleans()) else draw(st.binary(min_size=4, max_size=400))
