@@ -51,6 +51,7 @@ def test_windows_are_written_while_the_rest_is_on_its_way(tmp_path: Path, large:
     assert node.left() == []
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_any_part_is_refused(
     tmp_path: Path, small: tuple[Server, bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def test_there_and_back_by_the_reverse_delta(tmp_path: Path) -> None:
     memory.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_any_step_leaves_what_can_be_put_right_both_ways(tmp_path: Path) -> None:
     path, base, new = small_delta(tmp_path)
     memory = shared(base)
