@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -119,11 +120,12 @@ class Ahead {
     if (into.size() != 0) {
       throw nb::value_error("an empty dictionary is wanted");
     }
-    const std::unique_ptr<TorchArena> tensors = arena_.tensors();
+    std::unique_ptr<TorchArena> tensors = arena_.tensors();
     if (tensors == nullptr || memory_ == nullptr) {
       return false;
     }
     put(tensors->handles(), into);
+    emptied_ = std::move(tensors);
     memory_ = nullptr;
     of_tensor_ = {};
     if (into.size() != names_.size()) {  // two read the same, such as a.b and c beside a and b.c
@@ -132,6 +134,17 @@ class Ahead {
     }
     arena_.close();
     return true;
+  }
+
+  void sweep() {
+    if (emptied_ == nullptr) {
+      return;  // they may still be taken
+    }
+    std::unique_ptr<TorchArena> emptied = std::move(emptied_);
+    PreparedNames names = std::exchange(names_, {});
+    const Unlocked unlocked;
+    emptied = nullptr;
+    names = {};
   }
 
   void stop() {
@@ -150,6 +163,7 @@ class Ahead {
   // Bytes that Python takes for a tensor's object and a name's, its characters aside.
   static constexpr std::size_t kTensorAndName = 192;
   static constexpr std::size_t kAhead = 8;
+  static constexpr std::size_t kLines = 3;  // of a tensor of torch
 
   void put(std::span<const TorchShims::Handle> made, nb::dict& into) {
     const PresentArenas::Lent lent(*memory_);
@@ -157,7 +171,10 @@ class Ahead {
     const auto& bindings = arena_.table().bindings();
     for (std::size_t i = 0; i < bindings.size(); ++i) {
       if (i + kAhead < bindings.size()) {  // what is looked at in a few rounds was written by another core
-        __builtin_prefetch(*static_cast<void**>(made[bindings[i + kAhead].tensor]), 1);
+        const char* const next = *static_cast<const char**>(made[bindings[i + kAhead].tensor]);
+        for (std::size_t line = 0; line < kLines; ++line) {
+          __builtin_prefetch(next + line * 64, 1);
+        }
       }
       const std::uint32_t tensor = bindings[i].tensor;
       nb::object object = objects[tensor] != nullptr ? nb::borrow(objects[tensor]) : object_of(made[tensor]);
@@ -195,6 +212,7 @@ class Ahead {
   PreparedNames names_;
   std::vector<PyObject*> of_tensor_;  // by number, which the dictionary holds; present before it is needed
   std::unique_ptr<PresentArenas> memory_;
+  std::unique_ptr<TorchArena> emptied_;  // whose tensors Python has
 };
 
 }  // namespace
@@ -211,6 +229,7 @@ NB_MODULE(_ahead, module) {
            nb::arg("document"))
       .def("make", &Ahead::make, nb::arg("cpu"), nb::arg("python"))
       .def("fill", &Ahead::fill, nb::arg("into"))
+      .def("sweep", &Ahead::sweep)
       .def("tell", &Ahead::tell, nb::arg("message"))
       .def("fileno", &Ahead::fileno)
       .def("connection", &Ahead::connection)

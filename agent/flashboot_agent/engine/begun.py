@@ -100,6 +100,7 @@ class Begun:
         """Tell the agent that the tensors are there; the connection stays until `close`."""
         if self._client is not None:
             self._client.attached()
+            self._ahead.sweep()
         else:
             self._told = self._ahead.tell(ATTACHED)
             self._decided.set()
@@ -170,12 +171,13 @@ class Begun:
             log.warning("tensors are made after the import of torch, not beside it: %s", error)
 
     def _keep(self) -> None:
-        """Sleeps; what has to be said again to another agent is the keeper's."""
+        """Once the weights are taken, sleep; what has to be said again to another agent is the keeper's."""
+        self._decided.wait()
+        self._ahead.sweep()
         news = select.poll()
         news.register(self._ahead.fileno(), select.POLLIN)
         while not news.poll(IDLE_SECONDS * 1000):
             pass
-        self._decided.wait()
         connection = self._ahead.connection()
         with self._lock:
             if self._told and not self._closed:
