@@ -125,12 +125,12 @@ def test_an_agent_that_went_before_the_weights_were_taken_is_told_when_it_is_bac
 
 def test_the_agent_sees_at_once_that_nobody_uses_the_arena(peer: peers.Peer, ask: Callable[..., Request]) -> None:
     attach_or_seed(ask(), load=all_in_place).close()
+    before = set(threading.enumerate())
     weights = attach(ask())
     peer.wait_for(wire.Attached)
     weights.close()
     weights.close()
-    threads = [thread for thread in threading.enumerate() if thread.name in ("flashboot-begun", "flashboot-keeper")]
-    for thread in threads:
+    for thread in (thread for thread in set(threading.enumerate()) - before if thread.name == "flashboot-begun"):
         thread.join(20)
         assert not thread.is_alive()
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from flashboot_agent.core.errors import DeadlineExceeded, FlashBootError, Retryable, TornFrame, from_problem
@@ -50,6 +51,8 @@ class AgentClient:
         said = hello(place, identity, attached=False)
         self._conversation = Conversation(path, said, self.who, deadlines.connect)
         self._keeper: Keeper | None = None
+        self._closed = False
+        self._closing = Lock()
 
     @property
     def chosen(self) -> bool:
@@ -183,8 +186,12 @@ class AgentClient:
     def keep(self, channel: Channel | None, *, told: bool) -> None:
         """As `attached`, on a connection that the caller opened and hands over. told: it was said there."""
         again = hello(self.place, self.identity, attached=True)
-        self._keeper = Keeper(self._path, again, self.who, channel, told=told)
-        self._keeper.start()
+        with self._closing:
+            if not self._closed:
+                self._keeper = Keeper(self._path, again, self.who, channel, told=told)
+                self._keeper.start()
+            elif channel is not None:
+                channel.close()
 
     def report(self, problem: Problem) -> bool:
         """Show a trouble in the pod's status; False when the agent is away (try again later)."""
@@ -212,6 +219,8 @@ class AgentClient:
     def close(self) -> None:
         """End it all; a wait in another thread ends with an error. Idempotent."""
         self._conversation.end()
+        with self._closing:
+            self._closed = True
         if self._keeper is not None:
             self._keeper.stop()
 
