@@ -53,7 +53,7 @@ class HttpOrigin(Origin):
         self._url = url.rstrip("/")
         self._seconds, self._stall, self._pause = seconds, stall_seconds, pause
         self._client = httpx.Client(
-            verify=tls or ssl.create_default_context(),
+            verify=tls or (ssl.create_default_context() if self._url.startswith("https") else False),
             headers={**(headers or {}), "accept-encoding": "identity"},
             follow_redirects=False,
             trust_env=False,
