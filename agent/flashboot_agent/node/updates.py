@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -108,18 +109,25 @@ class Updates:
 
     def _begin(self, update: ArenaUpdate, arena: Arena, between: Between) -> Sequence[Engine]:
         """See update_target.Host."""
-        beginning = asyncio.run_coroutine_threadsafe(self._bar(update, arena, between), self._loop)
+        turn = threading.Lock()  # who takes it first decides: the loop bars the arena, or this thread has given up
+        beginning = asyncio.run_coroutine_threadsafe(self._bar(update, arena, between, turn), self._loop)
         try:
             outcome = beginning.result(BEGIN_SECONDS)
-        except (TimeoutError, concurrent.futures.CancelledError):  # this agent ends
-            beginning.cancel()
-            raise Cancelled from None
+        except (TimeoutError, concurrent.futures.CancelledError):  # this agent ends, or its loop is held up
+            if turn.acquire(blocking=False):
+                beginning.cancel()
+                raise Cancelled from None
+            outcome = beginning.result(BEGIN_SECONDS)  # it is about to end: it waits for nothing
         if isinstance(outcome, FlashBootError):
             raise outcome
         return outcome
 
-    async def _bar(self, update: ArenaUpdate, arena: Arena, between: Between) -> Sequence[Engine] | FlashBootError:
+    async def _bar(
+        self, update: ArenaUpdate, arena: Arena, between: Between, turn: threading.Lock
+    ) -> Sequence[Engine] | FlashBootError:
         """In one step of the loop, so that no engine gets the arena in between."""
+        if not turn.acquire(blocking=False):
+            raise Cancelled  # nobody hears of it
         node = self._node
         name = arena.name
         if node.updates.get(name) is not update or node.store.get(name) is not arena or arena.state != "sealed":
