@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from flashboot_agent.core.digest import chunk_digests, root_digest
@@ -17,11 +19,9 @@ from flashboot_agent.wire.desired import Role, WantedArena
 from flashboot_agent.wire.layout import Layout
 from flashboot_agent.wire.update import WantedUpdate
 from tests.component.agents import MIB, Node, layout_for, wanted
-from tests.deltas import stepped_version, weights
 
 NBYTES = 20 * MIB + 512
 KEY = Ed25519PrivateKey.generate()
-BYTES = 0
 
 
 def root(data: bytes) -> str:
@@ -49,10 +49,15 @@ class Versions(Sequence[bytes]):
 
     def _version(self, number: int) -> bytes:
         while len(self._made) <= number:
-            seed = len(self._made)
-            made = stepped_version(self._made[-1], BYTES, 0.01, seed=seed) if seed else weights(self._nbytes, BYTES)
-            self._made.append(made)
+            self._made.append(_after(self._made[-1], len(self._made)) if self._made else os.urandom(self._nbytes))
         return self._made[number]
+
+
+def _after(version: bytes, seed: int) -> bytes:
+    """About one byte in a hundred is another one."""
+    data = np.frombuffer(version, np.uint8).copy()
+    data[np.random.default_rng(seed).integers(0, len(data), len(data) // 100)] += 1
+    return data.tobytes()
 
 
 class ArenaOfBytes(TensorPlaces):
