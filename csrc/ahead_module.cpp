@@ -120,12 +120,11 @@ class Ahead {
     if (into.size() != 0) {
       throw nb::value_error("an empty dictionary is wanted");
     }
-    std::unique_ptr<TorchArena> tensors = arena_.tensors();
+    const std::unique_ptr<TorchArena> tensors = arena_.tensors();
     if (tensors == nullptr || memory_ == nullptr) {
       return false;
     }
     put(tensors->handles(), into);
-    emptied_ = std::move(tensors);
     memory_ = nullptr;
     of_tensor_ = {};
     if (into.size() != names_.size()) {  // two read the same, such as a.b and c beside a and b.c
@@ -134,17 +133,6 @@ class Ahead {
     }
     arena_.close();
     return true;
-  }
-
-  void sweep() {
-    if (emptied_ == nullptr) {
-      return;  // they may still be taken
-    }
-    std::unique_ptr<TorchArena> emptied = std::move(emptied_);
-    PreparedNames names = std::exchange(names_, {});
-    const Unlocked unlocked;
-    emptied = nullptr;
-    names = {};
   }
 
   void stop() {
@@ -212,7 +200,6 @@ class Ahead {
   PreparedNames names_;
   std::vector<PyObject*> of_tensor_;  // by number, which the dictionary holds; present before it is needed
   std::unique_ptr<PresentArenas> memory_;
-  std::unique_ptr<TorchArena> emptied_;  // whose tensors Python has
 };
 
 }  // namespace
@@ -229,7 +216,6 @@ NB_MODULE(_ahead, module) {
            nb::arg("document"))
       .def("make", &Ahead::make, nb::arg("cpu"), nb::arg("python"))
       .def("fill", &Ahead::fill, nb::arg("into"))
-      .def("sweep", &Ahead::sweep)
       .def("tell", &Ahead::tell, nb::arg("message"))
       .def("fileno", &Ahead::fileno)
       .def("connection", &Ahead::connection)

@@ -33,8 +33,6 @@ class Ahead:
     def fill(self, into: dict[str, Any]) -> bool:
         """Every tensor under each of its names, into an empty dictionary; a tie is one object. Once torch is imported.
         False, and the dictionary is empty: there is nothing made, or two places read the same as names."""
-    def sweep(self) -> None:
-        """Free what is left of making them; takes a fifth as long as `fill`, and no lock."""
     def document(self) -> bytes:
         """The layout of what was taken; empty after `fill`."""
     def descriptor(self) -> int:

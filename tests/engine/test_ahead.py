@@ -229,16 +229,3 @@ def test_what_a_program_froze_stays_frozen() -> None:
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
-
-
-def test_what_was_not_taken_is_not_swept_away() -> None:
-    layout = plain(3, IDENTITY)
-    descriptor = in_memory(layout.arena_bytes)
-    ahead = made_ahead(layout, descriptor)
-    os.close(descriptor)
-    ahead.sweep()
-    named: dict[str, Any] = {}
-    assert ahead.fill(named)
-    ahead.sweep()
-    ahead.sweep()
-    assert list(named) == ["m0.w", "m1.w", "m2.w"]

@@ -100,7 +100,6 @@ class Begun:
         """Tell the agent that the tensors are there; the connection stays until `close`."""
         if self._client is not None:
             self._client.attached()
-            self._ahead.sweep()
         else:
             self._told = self._ahead.tell(ATTACHED)
             self._decided.set()
@@ -173,7 +172,6 @@ class Begun:
     def _keep(self) -> None:
         """Once the weights are taken, sleep; what has to be said again to another agent is the keeper's."""
         self._decided.wait()
-        self._ahead.sweep()
         news = select.poll()
         news.register(self._ahead.fileno(), select.POLLIN)
         while not news.poll(IDLE_SECONDS * 1000):
