@@ -40,7 +40,7 @@ def main() -> None:
     import torch  # noqa: F401
 
     imported, main = time.perf_counter(), main - time.thread_time()
-    count = _attached(begun) if begun is not None else 0
+    weights = _attached(begun) if begun is not None else {}  # held: to free them is none of attaching
     ended, main = time.perf_counter(), main + time.thread_time()
     if not sockets and (absent := _absent()):
         sys.exit(f"torch does without {absent}: they count as FlashBoot's, take them off the lists")
@@ -52,7 +52,7 @@ def main() -> None:
         "main": main,
         "thread": _thread_seconds() if sockets else 0.0,
         "locked": locked_seconds,
-        "tensors": count,
+        "tensors": len(weights),
     }
     print(json.dumps(sample))
 
@@ -113,11 +113,11 @@ def _thread_seconds() -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
-def _attached(begun: "object") -> int:
+def _attached(begun: "object") -> "dict[str, object]":
     from flashboot_agent.api import Begun, attach
 
     assert isinstance(begun, Begun)
-    return len(attach(begun))
+    return attach(begun)
 
 
 if __name__ == "__main__":
