@@ -68,6 +68,12 @@ def adopting(api: ApiServer, namespace: str, policy: None) -> str:
     return namespace
 
 
+def refused(api: ApiServer, namespace: str, body: Object) -> str:
+    with pytest.raises(ApiError) as refusal:
+        admitted(api, namespace, body)
+    return str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("engine", "pod_spec"),
     [
@@ -109,5 +115,8 @@ def test_a_pod_that_would_load_in_silence_is_refused(api: ApiServer, namespace: 
     api.create(path(namespace), model_replica(template=None, replicas=None))
     body = pod()
     del body["spec"]["containers"][1]["args"]
-    with pytest.raises(ApiError, match="args"):
-        admitted(api, namespace, body)
+    end = time.monotonic() + 30
+    while "no params" in (refusal := refused(api, namespace, body)):  # the policy hears of the ModelReplica by a watch
+        assert time.monotonic() < end, refusal
+        time.sleep(0.05)  # between two looks
+    assert "args" in refusal
