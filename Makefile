@@ -60,7 +60,7 @@ endef
 test: native ## everything that CI runs: the engine's tests beside lint and the others, end-to-end tests last
 	$(SETUP) ensure system native-checks dev engine example-model controlplane
 	$(LANES)
-	beside native-checks 10; beside images 5; beside test-engine 0
+	beside native-checks 15; beside images 5; beside test-engine 5
 	$(MAKE) lint generated
 	python=$(DEV); engine=$(ENGINE); $(TOOLS)
 	model=$$($(SETUP) path example-model)
