@@ -35,6 +35,7 @@ def take_down() -> None:
     while found := leftovers():  # the kernel removes network namespaces a moment after their last process
         if time.monotonic() > deadline:
             raise RackError("left of the rack:\n  " + "\n  ".join(found))
+        shutil.rmtree(STATE, ignore_errors=True)  # a child of a killed `up` may have written while it was removed
         time.sleep(0.05)
 
 
