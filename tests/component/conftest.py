@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from flashboot_agent.transport.conversation import ServerSettings
 from flashboot_agent.transport.tcp_server import TcpServer
 from tests.component.agents import Cluster, Node
 from tests.component.memory_catalog import MemoryArena, MemoryCatalog, until
+from tests.component.streams import LARGE, SMALL, published
+from tests.component.sync_server import Server
 from tests.component.tcp_peers import ARENA, DATA, Start
 
 
@@ -59,3 +62,17 @@ def start(arena: MemoryArena) -> Iterator[Start]:
     for server in servers:
         server.close()
     until(arena.changed, lambda: not arena.children)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, bytes, bytes]]:
+    """A delta of three windows on a server, its base and what it makes of it; for all tests of a module."""
+    with published(tmp_path_factory.mktemp("large"), LARGE) as found:
+        yield found
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[tuple[Server, bytes, bytes]]:
+    """The same of a few spans, for one test."""
+    with published(tmp_path / "published", SMALL) as found:
+        yield found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,18 +19,6 @@ from tests.children import in_child
 from tests.component.streams import LARGE, NAME, SMALL, Node, header_of, places, published
 from tests.component.sync_server import Server, breaks_after, holds_at
 from tests.syncs import publish
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, bytes, bytes]]:
-    with published(tmp_path_factory.mktemp("large"), LARGE) as found:
-        yield found
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[tuple[Server, bytes, bytes]]:
-    with published(tmp_path / "published", SMALL) as found:
-        yield found
 
 
 def test_what_was_fetched_is_applied_without_the_server(tmp_path: Path) -> None:

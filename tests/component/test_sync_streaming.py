@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,8 @@ from flashboot_agent.core.errors import DeltaBaseMismatch, DeltaDamaged
 from flashboot_agent.delta.document import HEADER
 from flashboot_agent.delta.spans import SPAN
 from flashboot_agent.sync import download
-from tests.component.streams import LARGE, NAME, SMALL, Node, header_of, published
+from tests.component.streams import LARGE, NAME, Node, header_of, published
 from tests.component.sync_server import Server, holds_at
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, bytes, bytes]]:
-    with published(tmp_path_factory.mktemp("large"), LARGE) as found:
-        yield found
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[tuple[Server, bytes, bytes]]:
-    with published(tmp_path / "published", SMALL) as found:
-        yield found
 
 
 def test_windows_are_written_while_the_rest_is_on_its_way(tmp_path: Path, large: tuple[Server, bytes, bytes]) -> None:
